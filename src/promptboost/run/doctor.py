@@ -28,7 +28,7 @@ class Diagnosis:
 
 def examine(encoder: str) -> dict[str, Callable[[], Diagnosis]]:
     """Return the checks of everything that a fit with an encoder needs, by name."""
-    tests = {
+    tests: dict[str, Callable[[], str]] = {
         "device": _device,
         f"encoder {encoder}": partial(_encoder, encoder),
         "embedding store": _store,
