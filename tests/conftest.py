@@ -118,5 +118,5 @@ def fitted(task):
     from promptboost.run.fit import fit_run
     from tests.run.run_tools import request
 
-    fit_run(request(task))
+    fit_run(**request(task))
     return task

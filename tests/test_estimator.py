@@ -34,7 +34,7 @@ from promptboost.errors import (
 from promptboost.estimator import ImageEmbedder, PromptBoostClassifier
 from promptboost.model import Head, PromptEnsemble
 from promptboost.pool import build_pool, save_pool
-from promptboost.run.fit import FitRequest, fit_run
+from promptboost.run.fit import fit_run
 from promptboost.testing import clip_like
 from promptboost.training import PoolTexts
 
@@ -665,7 +665,7 @@ def test_the_command_line_learns_the_same_text(folder, settings, from_file):
     root, paths, y = folder
     prompts = str(root / "sentences.json")
     config = FitConfig(encoder="fake:48-0", shots=None, prompts=prompts, **settings)
-    fit_run(FitRequest(str(root / "images"), root / "run", config))
+    fit_run(str(root / "images"), root / "run", config)
     typed = PromptEnsemble.load(root / "run" / "ensemble.json")
     names = {"rounds": "n_rounds", "views": "n_views", "seed": "random_state"}
     parameters = {*names, "composer", "residual"}

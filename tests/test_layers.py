@@ -44,7 +44,7 @@ from promptboost import PromptBoostClassifier, load
 from promptboost.cli import main
 from promptboost.config import FitConfig
 from promptboost.report import write_card, write_report
-from promptboost.run.fit import FitRequest, fit_run
+from promptboost.run.fit import fit_run
 
 task, package = Path(sys.argv[1]), sys.argv[2]
 assert Path(promptboost.__file__).parent == Path(package)
@@ -57,7 +57,7 @@ for composer in ("greedy", "gradient"):
     assert np.allclose(load(task / composer).predict_proba(paths), expected, atol=1e-6)
 settings = FitConfig(encoder="fake:32-0", rounds=2, shots=4, prompts=str(task / "sentences.json"))
 finish = (write_report, write_card)
-fit_run(FitRequest(str(task / "images"), task / "run", settings, finish=finish))
+fit_run(str(task / "images"), task / "run", settings, finish=finish)
 main(["predict", str(task / "run"), paths[0], "-q"])
 """
 

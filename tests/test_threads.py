@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from promptboost import threads
-from promptboost.baselines.logistic import fit_probe
+from promptboost.baselines.baselines import fit_probe
 from promptboost.boosting import compiled
 from promptboost.errors import SettingError
 from promptboost.threads import (

@@ -7,13 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.findings.sets import VIEWS, ImageSet, PoolKind
-from promptboost.baselines.fitted import TextClassifier
 from promptboost.boosting import BoostRound, GradientSettings, Shots
 from promptboost.boosting.composition import Composition
 from promptboost.compare.cell_worker import Cell, figures
 from promptboost.compare.cells import Key, Result
 from promptboost.compare.comparison import FewShotTask
 from promptboost.methods import FittedMethod, Method, make_method
+from promptboost.methods.fitted import TextClassifier
 from promptboost.methods.promptboost import Boosting
 from promptboost.model import PromptEnsemble
 from promptboost.training.learner import settle_scale

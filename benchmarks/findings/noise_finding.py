@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.findings.sets import Floats, Words
-from promptboost.baselines.logistic import FIXED_C
+from promptboost.baselines.baselines import FIXED_C
 from promptboost.boosting import GradientSettings, Shots, compose_by_gradient
 from promptboost.boosting.composition import scores_of
 from promptboost.boosting.scale import dealt

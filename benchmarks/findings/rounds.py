@@ -12,10 +12,10 @@ import numpy as np
 
 from benchmarks.findings.fits import NO_REWEIGHTING, after_rounds, gradient_settings, measured
 from benchmarks.findings.sets import VIEWS, ImageSet
-from promptboost.baselines.base import Origin
-from promptboost.baselines.fitted import TextClassifier, class_rows
 from promptboost.boosting import compose_by_gradient
 from promptboost.compare.cells import Key, Result
+from promptboost.methods.base import Origin
+from promptboost.methods.fitted import TextClassifier, class_rows
 from promptboost.training.learner import bank_texts
 
 STOPS = (1, 5, 20, 50)

@@ -20,11 +20,11 @@ from benchmarks.findings.sets import Floats, ImageSet, Words
 from benchmarks.findings.weights_choosing import choose_strength
 from benchmarks.findings.weights_problem import Problem, Weights, pose
 from benchmarks.findings.weights_solvers import Solution, on_simplex, unconstrained
-from promptboost.baselines.base import Origin
-from promptboost.baselines.fitted import LinearClassifier, embed_distinct
 from promptboost.compare.cells import Key, Result
 from promptboost.compare.comparison import FewShotTask
 from promptboost.encoders import Encoder
+from promptboost.methods.base import Origin
+from promptboost.methods.fitted import LinearClassifier, embed_distinct
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "simplex, spread 0": {"how": "simplex", "spread": 0.0},

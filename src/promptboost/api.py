@@ -2,16 +2,20 @@
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from promptboost.config import FitConfig
-from promptboost.distributed.pool_folder import PoolExecutor
-from promptboost.encoders.default import AUTO, named_encoder
+from promptboost.distributed import pool_folder
+from promptboost.encoders.base import Encoder
+from promptboost.encoders.default import AUTO
+from promptboost.encoders.embedder import TextSource
 from promptboost.progress import Progress, ProgressBars, is_interactive
 from promptboost.report import write_card, write_report
-from promptboost.run.fit import FitRequest, fit_run
+from promptboost.run.fit import fit_run
 from promptboost.run.run_folder import RunFolder
+from promptboost.training.pool_rows import Executor, PoolRows, PoolTexts
 
 if TYPE_CHECKING:
     from promptboost.distributed.engine import Placement
@@ -78,22 +82,39 @@ def fit(
     merged = (config or FitConfig()).merged(settings)
     if "encoder" not in settings and config is None:
         merged = merged.merged({"encoder": AUTO})
-    merged = merged.merged({"encoder": tuple(map(named_encoder, merged.encoders))})
     bars = ProgressBars(shown=is_interactive()) if progress is None else progress
     folder = RunFolder(Path(run))
-    with PoolExecutor(placement, say) as executor:
-        request = FitRequest(
+    with ExitStack() as stack:
+        executor: Executor = _LocalExecutor()
+        if placement is not None:
+            executor = stack.enter_context(pool_folder.PoolExecutor(placement, say))
+        fit_run(
             os.fspath(data),
             folder.path,
             merged,
-            overwrite,
-            resume,
-            cache,
-            bars,
-            device,
+            overwrite=overwrite,
+            resume=resume,
+            cache=cache,
+            device=device,
+            progress=bars,
             finish=(write_report, write_card),
-            trackers=tuple(trackers),
+            trackers=trackers,
             executor=executor,
+            say=say,
         )
-        fit_run(request, say)
     return folder
+
+
+class _LocalExecutor:
+    """Embed pools in this process: large ones on disk, others in memory."""
+
+    def embed_pool(
+        self, texts: PoolTexts, source: TextSource, folder: Path | None, progress: Progress
+    ) -> PoolRows:
+        """Embed a pool."""
+        is_large = (
+            isinstance(source, Encoder) and texts.n_bytes(source.dim) > pool_folder.MOST_IN_MEMORY
+        )
+        if is_large or (folder is not None and folder.exists()):
+            return pool_folder.PoolExecutor().embed_pool(texts, source, folder, progress)
+        return PoolRows.embed(texts, source, progress=progress)

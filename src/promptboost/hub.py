@@ -1,4 +1,4 @@
-"""Runs on a model hub: the text, its vectors and its card go up; what comes down is checked first."""
+"""Push runs to a model hub, and pull them; downloads are checked before they are written."""
 
 import hashlib
 import re
@@ -6,11 +6,10 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from promptboost.errors import (
     FileFormatError,
@@ -24,27 +23,16 @@ from promptboost.model import PromptEnsemble
 from promptboost.progress import Progress, no_progress, stage
 from promptboost.run.run_folder import RunFolder, public, write_toml
 
-#: What says which files a run on a hub has, and what is in them.
+#: Lists the files of a run on a hub with their digests.
 MANIFEST = "promptboost.json"
-#: The text first: it is the product.
 _TEXTS = ("ensemble.json", "run.toml", "metrics.json", "residual.json", "edits.json", "README.md")
 #: Files that show or name images.
 _IMAGES = ("thumbnails.json", "explanations.json", "predictions.csv", "report.html", "weights.json")
 _LARGEST = 2**30
 
 
-@dataclass(frozen=True)
-class Pushed:
-    """What was uploaded, and where it is now."""
-
-    repository: str
-    revision: str
-    files: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Pulled:
-    """What was downloaded, and which revision it is."""
+class HubRun(NamedTuple):
+    """A run on a hub: the local folder, the repository, its revision, and the files."""
 
     run: Path
     repository: str
@@ -61,10 +49,10 @@ def push_run(
     message: str | None = None,
     endpoint: str | None = None,
     progress: Progress = no_progress,
-) -> Pushed:
-    """Upload a run to a model hub: text, vectors, figures and card, and with `images` the small copies too.
+) -> HubRun:
+    """Upload a run to a model hub: ensemble, heads, results and card; with `images`, thumbnails too.
 
-    Nothing that says where files lay on this machine goes along.
+    Paths of this machine are removed.
     """
     _check_name(repository)
     folder = RunFolder(run)
@@ -86,13 +74,13 @@ def push_run(
                     folder_path=place,
                     commit_message=message or f"promptboost run {folder.home.resolve().name}",
                 )
-        except Exception as error:  # the library has many kinds, and renames them
+        except Exception as error:  # the library has many kinds of errors
             raise _unreachable("push to", repository, error) from error
-    return Pushed(repository, str(done.oid), tuple(content))
+    return HubRun(run, repository, str(done.oid), tuple(content))
 
 
 def _content(folder: RunFolder, *, images: bool) -> dict[str, bytes]:
-    """Read the files of a run that are passed on, without the places of this machine."""
+    """Read the files of a run to upload, without paths of this machine."""
     wanted = [*_TEXTS, *(_IMAGES if images else ())]
     heads = sorted(path.name for path in folder.path.glob(HEADS))
     found = {}
@@ -102,7 +90,7 @@ def _content(folder: RunFolder, *, images: bool) -> dict[str, bytes]:
             found[name] = read_bytes(path)
     if "run.toml" in found:
         found["run.toml"] = write_toml(public(folder.tables)).encode("utf-8")
-    PromptEnsemble.from_json(found["ensemble.json"].decode("utf-8-sig"))  # nothing else is worth it
+    PromptEnsemble.from_json(found["ensemble.json"].decode("utf-8-sig"))
     return found
 
 
@@ -114,11 +102,11 @@ def pull_run(
     overwrite: bool = False,
     endpoint: str | None = None,
     progress: Progress = no_progress,
-) -> Pulled:
-    """Download a run from a model hub, one revision of it, and write it if it is whole and sound.
+) -> HubRun:
+    """Download a revision of a run from a model hub, and write it if it is complete and valid.
 
-    Only files of a run are taken, each checked against its digest; nothing in them is executed. Without
-    `revision` the newest is taken; which one that was is written into ``run.toml``.
+    Only files of a run are downloaded, each is checked against its digest, and nothing is executed. The
+    default `revision` is the newest; it is recorded in ``run.toml``.
     """
     _check_name(repository)
     new = RunFolder(run)
@@ -129,7 +117,7 @@ def pull_run(
             with stage(progress, f"asking for {repository}"):
                 exact = str(hub.model_info(repository, revision=revision).sha)
                 _get(hub, repository, MANIFEST, exact, place)
-            # What else is there is not asked for: it may be anything, and as much as they like.
+            # Other files of the repository are not downloaded.
             digests = _listed(Path(place), repository)
             with stage(progress, f"getting {repository}", len(digests)) as advance:
                 for name in digests:
@@ -143,7 +131,7 @@ def pull_run(
     taken = tuple(content)
     with new.writing("pull", fit=True):
         _write(new, content, repository, exact)
-    return Pulled(run, repository, exact, taken)
+    return HubRun(run, repository, exact, taken)
 
 
 def _get(hub: Any, repository: str, name: str, revision: str, place: str) -> None:
@@ -156,7 +144,7 @@ def _get(hub: Any, repository: str, name: str, revision: str, place: str) -> Non
 
 @contextmanager
 def _without_bars_of_hub() -> Iterator[None]:
-    """Show no bars of the hub's client, which stay behind."""
+    """Hide the progress bars of the hub client, which are not removed at the end."""
     from huggingface_hub.utils.tqdm import (
         are_progress_bars_disabled,
         disable_progress_bars,
@@ -167,7 +155,7 @@ def _without_bars_of_hub() -> Iterator[None]:
         yield
         return
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a variable of the user's keeps them
+        warnings.simplefilter("ignore")  # about an environment variable that keeps them
         disable_progress_bars()
     try:
         yield
@@ -176,7 +164,7 @@ def _without_bars_of_hub() -> Iterator[None]:
 
 
 def _listed(place: Path, repository: str) -> Mapping[str, str]:
-    """Return the digest of each file of a run by its name; raise unless all are of a run."""
+    """Return the digests of the files by name; raise for files that no run has."""
     path = place / MANIFEST
     if not path.is_file():
         raise RunError(f"{repository} holds no promptboost run: it has no {MANIFEST}")
@@ -193,7 +181,7 @@ def _listed(place: Path, repository: str) -> Mapping[str, str]:
 
 
 def _checked(place: Path, digests: Mapping[str, str], repository: str) -> dict[str, bytes]:
-    """Read what was downloaded; raise unless it is all there and as its manifest says."""
+    """Read the downloaded files; raise unless all match their digests."""
     content = {}
     for name, digest in digests.items():
         file = place / name
@@ -210,7 +198,7 @@ def _checked(place: Path, digests: Mapping[str, str], repository: str) -> dict[s
 
 
 def _write(new: RunFolder, content: dict[str, bytes], repository: str, revision: str) -> None:
-    """Write a run that was downloaded, and where it came from; the figures last, as a fit does."""
+    """Write a downloaded run and its origin; the results last, as they mark a finished run."""
     with tempfile.TemporaryDirectory() as place:
         before = RunFolder(Path(place))
         if "run.toml" in content:

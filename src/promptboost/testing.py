@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.baselines.base import FewShotSet, FittedMethod, Group, Method, Transfer
-from promptboost.baselines.registry import make_method, spelled
 from promptboost.encoders.base import ENCODER_PARTS, Encoder, UnitRows, unit_rows
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import EncoderError, PromptBoostError, a_type
+from promptboost.methods.base import FewShotSet, FittedMethod, Group, Method, Transfer
+from promptboost.methods.registry import make_method, spelled
 from promptboost.pool import PromptPool, build_pool
 
 if TYPE_CHECKING:

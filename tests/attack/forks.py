@@ -234,7 +234,7 @@ def _edit(run: str, encoder: str) -> None:
 def _read_on(run: str, encoder: str, seconds: str) -> None:
     """Read a run again and again in every way; print each different answer once."""
     from promptboost.model.classifier import load
-    from promptboost.report.run import read_run
+    from promptboost.report.page import read_run
 
     seen: set[tuple[str | None, ...]] = set()
     deadline = time.monotonic() + float(seconds)

@@ -67,7 +67,7 @@ class World:
         }
         for name, options in kinds.items():
             views = {"shots": 3, "views": 2, "views_per_round": 1}
-            fit_run(request(root, f"kept/{name}", **{**views, **options}))
+            fit_run(**request(root, f"kept/{name}", **{**views, **options}))
         for command in (
             ("transfer", "kept/greedy", "--encoder", OTHER),
             self.compare("kept/comparison"),

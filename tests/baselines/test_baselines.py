@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 import promptboost.baselines.baselines as baselines
-from promptboost.baselines.base import RowImages
 from promptboost.baselines.baselines import pool_heads
 from promptboost.config import FitConfig
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import PoolError, SettingError
 from promptboost.methods import FewShotSet, make_method
+from promptboost.methods.base import RowImages
 from promptboost.pool import build_pool, save_pool
 from promptboost.pool.sources import pool_for
 

@@ -1,16 +1,16 @@
 import numpy as np
 import pytest
 
-from promptboost.baselines.logistic import (
+from promptboost.baselines.baselines import (
     FIXED_C,
     STRENGTHS,
-    Logistic,
     fit_probe,
 )
 from promptboost.boosting.scale import dealt
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import EncoderError, LabelError
 from promptboost.methods import FewShotSet, RowImages, load_fitted, make_method, save_fitted
+from promptboost.methods.logistic import Logistic
 from promptboost.pool import build_pool
 from promptboost.testing import clip_like
 from tests.progress_tools import Recorder

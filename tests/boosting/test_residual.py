@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import check_grad, minimize
 from scipy.special import logsumexp
 
-from promptboost.baselines.logistic import fit_probe
+from promptboost.baselines.baselines import fit_probe
 from promptboost.boosting import GridPool, Shots, boost
 from promptboost.boosting import residual as module
 from promptboost.boosting.composition import class_rows

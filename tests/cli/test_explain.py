@@ -14,7 +14,7 @@ from tests.run.run_tools import request, write_images, write_sentences
 def run(tmp_path, monkeypatch):
     write_images(tmp_path / "images")
     write_sentences(tmp_path / "sentences.json")
-    fit_run(request(tmp_path))
+    fit_run(**request(tmp_path))
     monkeypatch.chdir(tmp_path)
     return "run"
 

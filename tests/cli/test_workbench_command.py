@@ -21,7 +21,7 @@ def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("command")
     write_images(root / "images")
     write_sentences(root / "sentences.json")
-    fit_run(request(root, cache=False))
+    fit_run(**request(root, cache=False))
     return root
 
 

@@ -7,7 +7,7 @@ from promptboost.compare.demo import COLUMNS, run_demo
 from promptboost.config import FitConfig
 from promptboost.errors import RunError
 from promptboost.report import write_card, write_report
-from promptboost.run.fit import FitRequest, fit_run
+from promptboost.run.fit import fit_run
 from promptboost.run.run_folder import RunFolder
 
 QUICK = FitConfig(rounds=2, views=2, views_per_round=1)
@@ -56,7 +56,7 @@ def test_what_is_learnt_on_both_is_what_a_fit_on_both_learns(task):
     accuracies = []
     for seed in (1, 2):
         settings = QUICK.merged({"encoder": FAKES, "shots": 2, "seed": seed})
-        fitted = fit_run(FitRequest(str(task / "images"), task / f"run-{seed}", settings))
+        fitted = fit_run(str(task / "images"), task / f"run-{seed}", settings)
         accuracies.append(fitted.method("promptboost").accuracy)
     assert row["both_boosted"] == pytest.approx(np.mean(accuracies))
 

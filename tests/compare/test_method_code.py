@@ -1,10 +1,10 @@
 import pytest
 
 from promptboost import __version__
-from promptboost.baselines.logistic import Logistic
 from promptboost.compare import method_code
 from promptboost.compare.method_code import bare_code, code_of
 from promptboost.methods import make_method
+from promptboost.methods.logistic import Logistic
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from promptboost.data import ImageError, load_data
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.encoders.store import EmbeddingStore
-from promptboost.run.fit import FitRequest, fit_run
+from promptboost.run.fit import fit_run
 from tests.data.image_tools import plain, write_classes
 
 _counters = []
@@ -94,7 +94,7 @@ def test_a_fit_opens_each_image_and_its_sentences_as_often_as_it_must(tmp_path):
     settings = FitConfig(encoder="fake:32-0", shots=2, prompts=str(prompts), views=0)
     for run, reads in (("cold", 2), ("warm", 1)):
         with opened() as counter:
-            fit_run(FitRequest(str(folder), tmp_path / run, settings))
+            fit_run(str(folder), tmp_path / run, settings)
         assert counter[str(prompts)] <= 1
         # Some images are opened once more, to be shown in the report.
         assert counts(counter, folder) <= {reads, reads + 1}

@@ -51,11 +51,11 @@ def check_same(root):
 
 
 def test_a_fit_on_ray_learns_the_text_of_one_process(task, cluster, monkeypatch):
-    fit_run(request(task, "here"))
+    fit_run(**request(task, "here"))
     monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 0)
     said = []
     with PoolExecutor(Placement("ray", workers=2), said.append) as executor:
-        fit_run(request(task, "there", executor=executor), said.append)
+        fit_run(**request(task, "there", executor=executor), say=said.append)
     assert not any("fits into memory" in line for line in said)
     check_same(task)
 
@@ -66,7 +66,7 @@ def test_blocks_in_several_workers_compose_the_text_of_one_process_though_some_a
     """The composition that a worker took part in is begun anew, by those that are left or that come."""
     import ray
 
-    fit_run(fit_of(many_classes, "here"))
+    fit_run(**fit_of(many_classes, "here"))
     monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 0)
     monkeypatch.setattr(residents, "_START", 600.0)  # on a busy machine, one is not done without
     workers, killed, said = set(), [], []
@@ -83,7 +83,7 @@ def test_blocks_in_several_workers_compose_the_text_of_one_process_though_some_a
 
     monkeypatch.setattr(SharedKeeper, "look", look)
     with PoolExecutor(Placement("ray", workers=2), said.append) as executor:
-        fit_run(fit_of(many_classes, "there", executor=executor), said.append)
+        fit_run(**fit_of(many_classes, "there", executor=executor), say=said.append)
     assert max(workers) == 2
     assert len(set(killed)) == 2
     assert sum("lost a worker" in line for line in said) >= 2, said

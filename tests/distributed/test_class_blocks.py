@@ -144,14 +144,14 @@ def test_units_and_residents_of_an_engine_give_the_text_of_one_process(
     task, tmp_path, monkeypatch, encoders
 ):
     asked = request(task)
-    data = load_task(asked.source, asked.settings)
-    pool = pool_for(asked.settings, asked.source, data.class_names)
+    data = load_task(asked["source"], asked["settings"])
+    pool = pool_for(asked["settings"], asked["source"], data.class_names)
     encoder = open_embedder(encoders, cache=False)
 
     def text(engine):
-        embedded = embed(data, pool, asked.settings, encoder, tmp_path / "rows", engine)
+        embedded = embed(data, pool, asked["settings"], encoder, tmp_path / "rows", engine)
         assert (embedded.pool_rows.grid.keeper is None) == (engine is None)
-        return fitted_text(data, embedded, asked.settings)
+        return fitted_text(data, embedded, asked["settings"])
 
     in_memory = text(None)
     monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 0)
@@ -171,13 +171,13 @@ def test_the_scale_is_chosen_on_a_part_of_the_pool_which_the_engine_does_not_kno
     }
     (task / "sentences.json").write_text(json.dumps(sentences))
     asked = request(task, rounds=1)
-    data = load_task(asked.source, asked.settings)
-    pool = pool_for(asked.settings, asked.source, data.class_names)
+    data = load_task(asked["source"], asked["settings"])
+    pool = pool_for(asked["settings"], asked["source"], data.class_names)
     encoder = open_embedder([ENCODER], cache=False)
 
     def text(engine):
-        embedded = embed(data, pool, asked.settings, encoder, tmp_path / "rows", engine)
-        return fitted_text(data, embedded, asked.settings)
+        embedded = embed(data, pool, asked["settings"], encoder, tmp_path / "rows", engine)
+        return fitted_text(data, embedded, asked["settings"])
 
     in_memory = text(None)
     monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 0)
@@ -189,8 +189,8 @@ def test_a_class_that_cannot_be_embedded_is_named_and_the_others_are_kept(
 ):
     monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 0)
     asked = request(task)
-    data = load_task(asked.source, asked.settings)
-    pool = pool_for(asked.settings, asked.source, data.class_names)
+    data = load_task(asked["source"], asked["settings"])
+    pool = pool_for(asked["settings"], asked["source"], data.class_names)
     encoder = open_embedder([ENCODER], cache=False)
     from promptboost.encoders.fake import FakeEncoder
 
@@ -204,14 +204,14 @@ def test_a_class_that_cannot_be_embedded_is_named_and_the_others_are_kept(
 
     monkeypatch.setattr(FakeEncoder, "encode_texts", fails)
     with pytest.raises(RunError, match=r"1 class could not be embedded.*out of memory"):
-        embed(data, pool, asked.settings, encoder, tmp_path / "rows", LocalEngine())
+        embed(data, pool, asked["settings"], encoder, tmp_path / "rows", LocalEngine())
     done = len(list((tmp_path / "rows").rglob("*.int16")))
     assert done == len(data.class_names) - 1
     monkeypatch.setattr(FakeEncoder, "encode_texts", whole)
-    embed(data, pool, asked.settings, encoder, tmp_path / "rows", LocalEngine())
+    embed(data, pool, asked["settings"], encoder, tmp_path / "rows", LocalEngine())
 
 
 def test_a_small_pool_is_read_here_and_that_is_said(task):
     said = []
-    fit_run(request(task, executor=PoolExecutor(Placement("ray"), said.append)))
+    fit_run(**request(task, executor=PoolExecutor(Placement("ray"), said.append)))
     assert any("fits into memory" in line for line in said)

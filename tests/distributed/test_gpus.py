@@ -78,7 +78,7 @@ def test_a_command_that_computes_on_the_processor_leaves_gpus_alone(fitted, with
         few = {"methods": ("zero-shot",), "shots": (1,), "seeds": (1,), "device": device}
         compare(comparison(fitted, out, **few), place=place)
         with PoolExecutor(place) as executor:
-            fit_run(request(fitted, f"fit-{device}", device=device, executor=executor))
+            fit_run(**request(fitted, f"fit-{device}", device=device, executor=executor))
         assert set(reserved) == {0 if device == "cpu" else 1}
         assert len(reserved) >= 4
 

@@ -60,7 +60,7 @@ def same(one, other):
 def test_the_threshold_counts_the_bytes_of_the_rows(monkeypatch, tmp_path):
     words = texts()
     grid = words.embed(FakeEncoder().encode_texts)
-    size = pool_folder.n_bytes(words, embedder())
+    size = words.n_bytes(embedder().dim)
     assert size == grid.templates.nbytes + sum(block.nbytes for block in grid.prompts)
     monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", size)
     assert embed(words, embedder(), folder=tmp_path / "rows").cleanup is None
@@ -164,18 +164,18 @@ def test_progress_reaches_the_number_of_prompts(monkeypatch, limit):
 @pytest.mark.parametrize("cache", [True, False])
 def test_a_fit_from_disk_is_the_same_to_the_last_byte(task, on_disk, monkeypatch, composer, cache):
     options = {"composer": composer, "concatenate": "all", "rounds": 3, "cache": cache}
-    there = fit_run(request(task, "there", executor=PoolExecutor(), **options))
+    there = fit_run(**request(task, "there", executor=PoolExecutor(), **options))
     assert list(on_disk.iterdir()) == []
     assert not [file for file in (task / "there").iterdir() if file.is_dir()]
     monkeypatch.undo()
-    here = fit_run(request(task, "here", **options))
+    here = fit_run(**request(task, "here", **options))
     for name in ("ensemble.json", "predictions.csv", "head-fake-32-0.safetensors"):
         assert (task / "here" / name).read_bytes() == (task / "there" / name).read_bytes()
     assert msgspec.structs.replace(here, timing=there.timing) == there
 
 
 def test_an_interrupted_fit_keeps_its_rows_and_a_finished_one_does_not(task, on_disk):
-    asked = request(task).settings.merged({"concatenate": "all"})
+    asked = request(task)["settings"].merged({"concatenate": "all"})
     work = load_task(str(task / "images"), asked)
     pool = pool_for(asked, "images", work.class_names)
     so_far = []
@@ -203,7 +203,7 @@ def test_an_interrupted_fit_keeps_its_rows_and_a_finished_one_does_not(task, on_
     fitted = fit(embedded, resume=so_far[-1])
     embedded.pool_rows.release()
     assert not (task / "rows").exists()
-    fit_run(request(task, concatenate="all"))
+    fit_run(**request(task, concatenate="all"))
     assert fitted.ensemble == PromptEnsemble.load(task / "run" / "ensemble.json")
 
 

@@ -24,7 +24,7 @@ def pooled(task):
         concatenate="all",
     )
     save_pool(pool, task / "pool.jsonl")
-    fit_run(request(task, prompts=str(task / "pool.jsonl"), rounds=1))
+    fit_run(**request(task, prompts=str(task / "pool.jsonl"), rounds=1))
     return task
 
 
@@ -49,14 +49,14 @@ def test_the_file_must_be_able_to_hold_what_grows(pooled):
         check_growable(pooled / "run", pooled / "grown.json")
     with pytest.raises(RunError, match="so it is not replaced"):
         check_growable(pooled / "run", pooled / "pool.jsonl")
-    fit_run(request(pooled, "plain", rounds=1))
+    fit_run(**request(pooled, "plain", rounds=1))
     with pytest.raises(RunError, match=r"fitted with sentences.*ends in \.json"):
         check_growable(pooled / "plain", pooled / "grown.jsonl")
 
 
 def test_sentences_of_any_format_grow(task):
     (task / "descriptors_sea.json").write_text(json.dumps({"Sea": ["waves"]}))
-    fit_run(request(task, prompts=str(task / "descriptors_sea.json"), rounds=1))
+    fit_run(**request(task, prompts=str(task / "descriptors_sea.json"), rounds=1))
     grown = write_grown(task / "run", MORE, task / "grown.json")
     assert grown == json.loads((task / "grown.json").read_text())
     assert grown == {"sea": ["sea, which has waves.", "waves all over", "deep blue water"]}

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from promptboost.baselines.fitted import class_rows
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import DataError, EncoderError, LabelError, PoolError
 from promptboost.methods import FewShotSet, FileImages, Origin, RowImages
+from promptboost.methods.fitted import class_rows
 from tests.methods.small_task import (
     COLOURS,
     ENCODER,

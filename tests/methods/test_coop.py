@@ -3,7 +3,6 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra clip")
 
-from promptboost.baselines.sentence_means import ZeroShot  # noqa: E402
 from promptboost.encoders import (  # noqa: E402
     load_encoder,
     open_tower,
@@ -16,6 +15,7 @@ from promptboost.methods.learned_tokens import (  # noqa: E402
     PromptedClasses,
     TrainingRows,
 )
+from promptboost.methods.sentence_means import ZeroShot  # noqa: E402
 from promptboost.pool import build_pool  # noqa: E402
 from tests.methods.gradient_tools import NAMES, NoTower, accuracy, coloured, emoji, real  # noqa: E402
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from promptboost.baselines.sentence_means import CuPL, PoolMean
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import PoolError
 from promptboost.methods import FewShotSet, RowImages, load_fitted, make_method, save_fitted
+from promptboost.methods.sentence_means import CuPL, PoolMean
 from promptboost.pool import build_pool
 
 NAMES = ("fire", "ice")

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from promptboost.baselines.sentence_means import DCLIP
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import PoolError
 from promptboost.methods import FewShotSet, RowImages, load_fitted, make_method, save_fitted
+from promptboost.methods.sentence_means import DCLIP
 from promptboost.pool import PromptPool, build_pool
 from promptboost.pool.readers import read_sources
 

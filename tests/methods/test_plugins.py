@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from promptboost.baselines.registry import names_method
 from promptboost.errors import FileFormatError, SettingError
 from promptboost.methods import (
     METHODS,
@@ -26,6 +25,7 @@ from promptboost.methods import (
     save_fitted,
     spelled,
 )
+from promptboost.methods.registry import names_method
 from promptboost.plugins import PluginWarning, load_plugins
 from promptboost.testing import check_method
 from tests.cli.cli_tools import call

@@ -9,8 +9,6 @@ torch = pytest.importorskip("torch", reason="needs the extra clip")
 
 from PIL import Image  # noqa: E402
 
-from promptboost.baselines.fitted import class_rows  # noqa: E402
-from promptboost.baselines.sentence_means import ZeroShot  # noqa: E402
 from promptboost.encoders.embedder import Embedder  # noqa: E402
 from promptboost.encoders.fake import FakeEncoder  # noqa: E402
 from promptboost.encoders.openclip.deep_prompts import PromptedTowers  # noqa: E402
@@ -26,6 +24,7 @@ from promptboost.methods import (  # noqa: E402
     save_fitted,
 )
 from promptboost.methods.eft import EmulatedClassifier, load_emulated  # noqa: E402
+from promptboost.methods.fitted import class_rows  # noqa: E402
 from promptboost.methods.promptsrc import (  # noqa: E402
     PromptedClassifier,
     PromptSRC,
@@ -34,6 +33,7 @@ from promptboost.methods.promptsrc import (  # noqa: E402
     TrainingImages,
     epoch_weights,
 )
+from promptboost.methods.sentence_means import ZeroShot  # noqa: E402
 from promptboost.pool import build_pool  # noqa: E402
 from promptboost.testing import check_method  # noqa: E402
 from tests.encoders.openclip.prompted_models import DEEP, UNSUITABLE, make_encoder  # noqa: E402

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptboost.baselines.sentence_means import ZeroShot
 from promptboost.boosting.composition import log_losses
 from promptboost.encoders.base import unit_rows
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import EncoderError, FileFormatError, LabelError, SettingError
 from promptboost.methods import FewShotSet, RowImages, load_fitted, make_method, save_fitted
+from promptboost.methods.sentence_means import ZeroShot
 from promptboost.methods.tip_adapter import (
     ALPHAS,
     BETAS,

@@ -10,10 +10,10 @@ from statistics import mean
 
 import pytest
 
-from promptboost.baselines.registry import METHODS
 from promptboost.data.benchmarks import BENCHMARKS
 from promptboost.encoders.registry import MODELS
 from promptboost.errors import SettingError
+from promptboost.methods.registry import METHODS
 from promptboost.paper.published import (
     AVERAGE,
     entries,

@@ -14,7 +14,7 @@ from promptboost.quality.issues import (
     write_issues,
 )
 from promptboost.report import write_card, write_report
-from promptboost.report.run import read_run
+from promptboost.report.page import read_run
 from promptboost.run.findings import Issues
 from promptboost.run.fit import fit_run
 from tests.report.page_tools import Page
@@ -40,7 +40,7 @@ def mislabelled(tmp_path):
         plain_image(COLOURS[colour], rng).save(tmp_path / "images" / place)
     shutil.copy(tmp_path / "images/sea/0.png", tmp_path / "images/night/copy.png")
     write_sentences(tmp_path / "sentences.json")
-    fit_run(request(tmp_path, shots=6))
+    fit_run(**request(tmp_path, shots=6))
     return tmp_path
 
 
@@ -66,7 +66,7 @@ def test_wrong_labels_and_copies_are_found(mislabelled):
 
 
 def test_a_wrong_label_that_was_learnt_is_not_excused(mislabelled):
-    fit_run(request(mislabelled, "all", shots=None))
+    fit_run(**request(mislabelled, "all", shots=None))
     issues = find_issues(mislabelled / "all")
     assert issues.held_out_images == 0
     assert set(WRONG) <= {item.image for item in issues.of_kind("label")}
@@ -89,7 +89,7 @@ def test_sentences_that_are_gone_are_done_without(mislabelled):
 def test_one_image_of_each_class_is_judged_by_the_words_alone(tmp_path):
     write_images(tmp_path / "images", count=1)
     write_sentences(tmp_path / "sentences.json")
-    fit_run(request(tmp_path, shots=1))
+    fit_run(**request(tmp_path, shots=1))
     issues = find_issues(tmp_path / "run")
     assert issues.only_words == 4
     assert summary_line(issues).endswith("each judged by the words alone: no class has two")
@@ -125,7 +125,7 @@ def test_the_report_shows_them(mislabelled):
     assert {
         item["image"] for item in json.loads((run / "metrics.json").read_text())["hardest"]
     } <= set(json.loads((run / "thumbnails.json").read_text()))
-    fit_run(request(mislabelled, overwrite=True, shots=6))
+    fit_run(**request(mislabelled, overwrite=True, shots=6))
     assert not (run / "issues.json").exists()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from promptboost.model import PromptEnsemble, Round
 from promptboost.report.checks import RULES, foreign_names, run_checks
-from promptboost.report.run import read_run
+from promptboost.report.page import read_run
 from promptboost.run.results import Results
 from tests.report.run_tools import without_held_out
 

@@ -5,7 +5,7 @@ import pytest
 
 from promptboost.errors import FileFormatError, RunError
 from promptboost.report import write_card, write_report
-from promptboost.report.run import read_run
+from promptboost.report.page import read_run
 from tests.report.run_tools import thumbnail, write_run
 
 BOTH = pytest.mark.parametrize("write", [write_report, write_card])

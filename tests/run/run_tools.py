@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,6 @@ from PIL import Image
 from promptboost.config import FitConfig
 from promptboost.model import PromptEnsemble
 from promptboost.report import write_card, write_report
-from promptboost.run.fit import FitRequest
 from promptboost.run.run_folder import RunFolder
 from promptboost.training import Trainer
 
@@ -71,8 +71,8 @@ def interrupted(rounds: int) -> Iterator[None]:
             yield
 
 
-def request(root: Path, run: str = "run", **options) -> FitRequest:
-    """A quick fit on the images in root/images; settings and flags may be mixed."""
+def request(root: Path, run: str = "run", **options) -> dict[str, Any]:
+    """Return the arguments of a quick fit on the images in root/images; settings and flags may be mixed."""
     flags = {
         name: options.pop(name)
         for name in ("overwrite", "resume", "cache", "source", "device", "executor")
@@ -91,7 +91,7 @@ def request(root: Path, run: str = "run", **options) -> FitRequest:
     )
     source = flags.pop("source", str(root / "images"))
     finish = (write_report, write_card)
-    return FitRequest(source, root / run, settings, finish=finish, **flags)
+    return {"source": source, "run": root / run, "settings": settings, "finish": finish, **flags}
 
 
 def unfinish(run: RunFolder) -> None:

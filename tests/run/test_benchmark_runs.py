@@ -10,7 +10,7 @@ from promptboost.data import load_data
 from promptboost.data.benchmarks import BENCHMARKS
 from promptboost.data.shots import coop_few_shot
 from promptboost.errors import DataError, RunError
-from promptboost.run.fit import FitRequest, fit_run
+from promptboost.run.fit import fit_run
 from promptboost.run.run_folder import RunFolder
 from tests.data.benchmarks.benchmark_tools import tiny, write_tree
 
@@ -25,7 +25,7 @@ def textures(tmp_path, monkeypatch):
 
 
 def fit(source, run, **flags):
-    return fit_run(FitRequest(source, Path(run), SETTINGS, cache=False, **flags))
+    return fit_run(source, Path(run), SETTINGS, cache=False, **flags)
 
 
 def test_the_shots_are_those_of_the_protocol(textures):

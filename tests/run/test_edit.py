@@ -212,13 +212,13 @@ def test_a_class_added_by_words_is_measured_as_the_new_run_answers(fitted):
 
 
 def test_an_edited_run_is_refitted_and_keeps_its_lineage(fitted):
-    from promptboost.run.refit import RefitRequest, refit_run
+    from promptboost.run.refit import refit_run
 
     changes = [Change(kind="rename-class", class_name="leaf", to="grass")]
     edit_run(fitted / "run", changes, fitted / "a", **quiet())
     lineage = Lineage.read(fitted / "a")
     said = []
-    refit_run(RefitRequest(fitted / "a", finish=(write_report, write_card)), said.append)
+    refit_run(fitted / "a", finish=(write_report, write_card), say=said.append)
     after = Lineage.read(fitted / "a")
     assert (after.edits, after.parent) == (lineage.edits, lineage.parent)
     # All held-out images are measured on, and that is counted.

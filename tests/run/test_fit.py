@@ -92,14 +92,14 @@ def test_thumbnails_are_of_the_images_in_the_report(fitted):
 
 
 def test_the_same_fit_twice_gives_the_same_text(fitted):
-    fit_run(request(fitted, "again", cache=False))
+    fit_run(**request(fitted, "again", cache=False))
     names = ("ensemble.json", "predictions.csv", "head-fake-32-0.safetensors")
     for name in names:
         assert (fitted / "run" / name).read_bytes() == (fitted / "again" / name).read_bytes()
 
 
 def test_another_seed_gives_another_text(fitted):
-    fit_run(request(fitted, "again", seed=1))
+    fit_run(**request(fitted, "again", seed=1))
     assert (fitted / "run/ensemble.json").read_bytes() != (
         fitted / "again/ensemble.json"
     ).read_bytes()
@@ -110,10 +110,10 @@ def test_an_interrupted_fit_goes_on_to_the_same_text(fitted):
     for stop_after in range(1, 6):
         name = f"stopped-{stop_after}"
         with interrupted(stop_after):
-            fit_run(request(fitted, name))
+            fit_run(**request(fitted, name))
         assert RunFolder(fitted / name).state == "unfinished"
         said = []
-        fit_run(request(fitted, name, resume=True), said.append)
+        fit_run(**request(fitted, name, resume=True), say=said.append)
         assert f"resuming after round {stop_after}" in said
         assert (fitted / name / "ensemble.json").read_bytes() == whole
         assert RunFolder(fitted / name).state == "finished"
@@ -126,19 +126,19 @@ def test_a_fault_while_writing_leaves_an_unfinished_run_that_can_go_on(fitted, m
     with monkeypatch.context() as patch:
         patch.setattr(Results, "write", full)
         with pytest.raises(OSError, match="No space left"):
-            fit_run(request(fitted, "other"))
+            fit_run(**request(fitted, "other"))
     assert RunFolder(fitted / "other").state == "unfinished"
-    fit_run(request(fitted, "other", resume=True))
+    fit_run(**request(fitted, "other", resume=True))
     assert (fitted / "other/ensemble.json").read_bytes() == (
         fitted / "run/ensemble.json"
     ).read_bytes()
 
 
 def test_resume_of_nothing_starts_and_of_a_finished_run_changes_nothing(fitted):
-    fit_run(request(fitted, "other", resume=True))
+    fit_run(**request(fitted, "other", resume=True))
     before = {file: file.read_bytes() for file in (fitted / "other").iterdir()}
     said = []
-    metrics = fit_run(request(fitted, "other", resume=True), said.append)
+    metrics = fit_run(**request(fitted, "other", resume=True), say=said.append)
     assert "finished already" in said[0]
     assert metrics == Results.read(fitted / "other" / "metrics.json")
     assert before == {file: file.read_bytes() for file in (fitted / "other").iterdir()}
@@ -159,39 +159,39 @@ def test_a_changed_image_cannot_be_resumed(fitted):
         write_images(fitted / "new", seed=5)
         shutil.copy(fitted / "new" / victim, fitted / "images" / victim)
     with pytest.raises(RunError, match="the training images changed"):
-        fit_run(request(fitted, resume=True))
+        fit_run(**request(fitted, resume=True))
 
 
 def test_other_settings_cannot_be_resumed(fitted):
     unfinished(fitted)
     with pytest.raises(RunError, match=r"rounds is 9, but the run .* with 5; .*--overwrite"):
-        fit_run(request(fitted, resume=True, rounds=9))
+        fit_run(**request(fitted, resume=True, rounds=9))
     # Another seed draws other images too, but the seed is the reason.
     with pytest.raises(RunError, match=r"seed is 5, but the run in .* was made with 0"):
-        fit_run(request(fitted, resume=True, seed=5))
+        fit_run(**request(fitted, resume=True, seed=5))
     with pytest.raises(RunError, match=r"patience is 3, but the run in .* was made with none"):
-        fit_run(request(fitted, resume=True, patience=3))
+        fit_run(**request(fitted, resume=True, patience=3))
 
 
 def test_a_finished_run_is_not_resumed_with_other_settings_or_images(fitted):
     with pytest.raises(RunError, match=r"seed is 5, .* leave --seed out"):
-        fit_run(request(fitted, resume=True, seed=5))
+        fit_run(**request(fitted, resume=True, seed=5))
     shutil.copytree(fitted / "images", fitted / "copy")
     with pytest.raises(RunError, match=r"the images are .*copy, but .* type: promptboost fit"):
-        fit_run(request(fitted, resume=True, source=str(fitted / "copy")))
+        fit_run(**request(fitted, resume=True, source=str(fitted / "copy")))
 
 
 def test_a_run_goes_on_from_another_folder(fitted, monkeypatch, tmp_path_factory):
     monkeypatch.chdir(fitted)
-    fit_run(request(fitted, "other", source="images", prompts="sentences.json"))
+    fit_run(**request(fitted, "other", source="images", prompts="sentences.json"))
     run = RunFolder(fitted / "other")
     assert str(run.source) == str(fitted / "images")
     unfinish(run)
     assert run.resume_hint.startswith("promptboost fit images -o ")
-    fit_run(request(fitted, "other", source="images", prompts="sentences.json", resume=True))
+    fit_run(**request(fitted, "other", source="images", prompts="sentences.json", resume=True))
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     unfinish(run)
-    fit_run(request(fitted, "other", resume=True))
+    fit_run(**request(fitted, "other", resume=True))
     assert run.state == "finished"
 
 
@@ -209,7 +209,7 @@ def test_what_is_cheap_to_find_is_found_before_images_are_read(task, monkeypatch
         "sentences": ("run", {"prompts": "nowhere.json"}, PoolError, "cannot read"),
     }[fault]
     with pytest.raises(error, match=said):
-        fit_run(request(task, run, **options))
+        fit_run(**request(task, run, **options))
     assert not (task / "run").exists()
 
 
@@ -217,7 +217,7 @@ def test_a_store_that_cannot_be_written_is_done_without(task, monkeypatch):
     (task / "file").write_text("")
     monkeypatch.setenv("PROMPTBOOST_CACHE", str(task / "file"))
     lines = []
-    fit_run(request(task, "run"), lines.append)
+    fit_run(**request(task, "run"), say=lines.append)
     assert RunFolder(task / "run").state == "finished"
     [line] = [line for line in lines if "PROMPTBOOST_CACHE" in line]
     assert line.endswith("Going on without")
@@ -225,12 +225,12 @@ def test_a_store_that_cannot_be_written_is_done_without(task, monkeypatch):
 
 def test_a_path_that_no_file_can_have_is_found_first(task):
     with pytest.raises((RunError, SettingError, OSError), match=r"too long"):
-        fit_run(request(task, "/".join(["x" * 200] * 25)))
+        fit_run(**request(task, "/".join(["x" * 200] * 25)))
 
 
 def test_figures_do_not_say_where_the_images_lay(task):
     (task / "images" / sorted(COLOURS)[0] / "broken.png").write_bytes(b"no")
-    fit_run(request(task, "run", source=str(task / "images")))
+    fit_run(**request(task, "run", source=str(task / "images")))
     text = (task / "run" / "metrics.json").read_text()
     assert str(task) not in text
     assert "broken.png" in text
@@ -245,13 +245,13 @@ def test_changed_sentences_cannot_be_resumed(fitted):
     unfinished(fitted)
     write_text(fitted / "sentences.json", '{"ember": ["hot"]}')
     with pytest.raises(RunError, match=r"cannot resume .*pool's fingerprint.*--overwrite"):
-        fit_run(request(fitted, resume=True))
+        fit_run(**request(fitted, resume=True))
 
 
 def test_a_damaged_partial_file_is_named(fitted):
     unfinished(fitted).partial_path.write_text("{")
     with pytest.raises(RunError, match=r"cannot resume .*partial\.json"):
-        fit_run(request(fitted, resume=True))
+        fit_run(**request(fitted, resume=True))
 
 
 @pytest.mark.parametrize(
@@ -264,34 +264,34 @@ def test_a_damaged_partial_file_is_named(fitted):
 def test_bad_input_leaves_the_old_run_as_it_was(fitted, options, error):
     before = {file: file.read_bytes() for file in (fitted / "run").iterdir()}
     with pytest.raises(error):
-        fit_run(request(fitted, overwrite=True, **options))
+        fit_run(**request(fitted, overwrite=True, **options))
     assert before == {file: file.read_bytes() for file in (fitted / "run").iterdir()}
 
 
 def test_a_run_among_the_images_is_refused(task):
     for run in ("images/run", "images"):
         with pytest.raises(RunError):
-            fit_run(request(task, run))
+            fit_run(**request(task, run))
     with pytest.raises(RunError, match="taken for a class"):
-        fit_run(request(task, "images/run"))
+        fit_run(**request(task, "images/run"))
 
 
 def test_bad_input_makes_no_folder(task):
     with pytest.raises(DataError):
-        fit_run(request(task, source=str(task / "nowhere")))
+        fit_run(**request(task, source=str(task / "nowhere")))
     assert not (task / "run").exists()
 
 
 def test_overwrite_replaces_the_run_and_its_other_heads(fitted):
     (fitted / "run" / "head-other.safetensors").write_bytes(b"stale")
-    fit_run(request(fitted, overwrite=True, rounds=2))
+    fit_run(**request(fitted, overwrite=True, rounds=2))
     assert len(PromptEnsemble.load(fitted / "run" / "ensemble.json")) == 2
     assert not (fitted / "run" / "head-other.safetensors").exists()
 
 
 def test_without_held_out_images_figures_are_about_the_learnt_ones(task):
     said = []
-    metrics = fit_run(request(task, shots=None), said.append)
+    metrics = fit_run(**request(task, shots=None), say=said.append)
     [remark] = [line for line in said if "no image is held out" in line]
     assert remark.endswith("--shots 4 would leave some to measure on")
     assert metrics.task.held_out is None
@@ -308,20 +308,20 @@ def test_bad_and_few_images_are_mentioned(task):
     for number in range(6):
         (task / f"images/sea/{number}.png").unlink()
     said = []
-    metrics = fit_run(request(task), said.append)
+    metrics = fit_run(**request(task), say=said.append)
     assert any("broken.png: the file is empty" in line for line in said)
     assert any("fewer than 4 training images: sea (2)" in line for line in said)
     assert metrics.task.bad_images[0].reason == "the file is empty"
     with pytest.raises(DataError, match="cannot be used"):
-        fit_run(request(task, "other", on_bad="stop"))
+        fit_run(**request(task, "other", on_bad="stop"))
 
 
 def test_what_the_pool_lacks_is_mentioned(task):
     said = []
-    fit_run(request(task, "templates", prompts=None), said.append)
+    fit_run(**request(task, "templates", prompts=None), say=said.append)
     assert any("templates only" in line for line in said)
     write_text(task / "sentences.json", '{"sea": ["waves"], "Leaf": ["green"], "lake": ["calm"]}')
-    fit_run(request(task), said.append)
+    fit_run(**request(task), say=said.append)
     assert "no sentences are given for the classes ember, night" in said
     assert "sentences are given for what is no class: lake" in said
     assert not any("no words" in line for line in said)
@@ -331,7 +331,7 @@ def test_class_names_that_are_no_words_are_mentioned(task):
     (task / "images/sea").rename(task / "images/0")
     (task / "images/night").rename(task / "images/n01514668")
     said = []
-    fit_run(request(task, prompts=None), said.append)
+    fit_run(**request(task, prompts=None), say=said.append)
     (line,) = (line for line in said if "no words" in line)
     assert "“a photo of a 0.”: 0, n01514668; rename" in line
 
@@ -340,18 +340,18 @@ def test_one_class_is_not_a_task(tmp_path):
     write_images(tmp_path / "all")
     shutil.copytree(tmp_path / "all" / "sea", tmp_path / "images" / "sea")
     with pytest.raises(DataError, match="one class only, 'sea'"):
-        fit_run(request(tmp_path, prompts=None))
+        fit_run(**request(tmp_path, prompts=None))
 
 
 def test_without_views(task):
-    metrics = fit_run(request(task, views=0, views_per_round=0))
+    metrics = fit_run(**request(task, views=0, views_per_round=0))
     assert accuracies(metrics)["promptboost"] is not None
 
 
 def test_names_that_are_not_utf8(task):
     source = task / "images" / "sea" / "0.png"
     source.rename(source.with_name("caf\udce9.png"))
-    fit_run(request(task, shots=8))
+    fit_run(**request(task, shots=8))
     assert "caf\\\\udce9.png" in (task / "run/weights.json").read_text()
 
 
@@ -363,11 +363,11 @@ def test_a_second_fit_computes_nothing_anew(fitted, monkeypatch):
 
     monkeypatch.setattr(FakeEncoder, "encode_images", fail)
     monkeypatch.setattr(FakeEncoder, "encode_texts", fail)
-    fit_run(request(fitted, "other"))
+    fit_run(**request(fitted, "other"))
 
 
 def test_one_round_by_gradient_says_how_it_was_composed(task):
-    metrics = fit_run(request(task, rounds=1, views_per_round=4))
+    metrics = fit_run(**request(task, rounds=1, views_per_round=4))
     ensemble = PromptEnsemble.load(task / "run" / "ensemble.json")
     [only] = ensemble.rounds
     assert only.composer == ensemble.settings["composer"] == "gradient"
@@ -385,15 +385,15 @@ def test_one_round_by_gradient_says_how_it_was_composed(task):
 
 
 def test_a_given_scale_is_taken(task):
-    metrics = fit_run(request(task, rounds=1, logit_scale=7))
+    metrics = fit_run(**request(task, rounds=1, logit_scale=7))
     assert metrics.composed.logit_scale == 7
     assert metrics.composed.scale_choice is None
 
 
 def test_greedy_rounds_are_the_other_composer(task):
-    metrics = fit_run(request(task, composer="greedy"))
+    metrics = fit_run(**request(task, composer="greedy"))
     assert metrics.composed.composer == "greedy"
     assert metrics.composed.logit_scale is None
     assert metrics.methods[-2].label == "text alone: boosted, 5 rounds"
     with pytest.raises(RunError, match=r"composer is gradient, but the run .* with greedy"):
-        fit_run(request(task, resume=True))
+        fit_run(**request(task, resume=True))

@@ -22,7 +22,7 @@ OPTIONS += ["--views-per-round", "2", "--prompts", "sentences.json"]
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_fit_killed_again_and_again_ends_as_one_never_killed(task, tmp_path_factory, seed):
     chance = random.Random(seed)
-    fit_run(request(task, "whole", **SETTINGS))
+    fit_run(**request(task, "whole", **SETTINGS))
     run, cache = RunFolder(task / "run"), tmp_path_factory.mktemp("other-cache")
     command = ["fit", "images", "-o", "run"]
     states = set()
@@ -50,7 +50,7 @@ def test_a_fit_killed_again_and_again_ends_as_one_never_killed(task, tmp_path_fa
 )
 def test_a_fit_without_room_says_so_and_goes_on_later(task, monkeypatch, kilobytes, options):
     monkeypatch.chdir(task)
-    fit_run(request(task, "whole", **SETTINGS))
+    fit_run(**request(task, "whole", **SETTINGS))
     # A limit on the size of files stands for a full disk: the same failing write, in other words.
     words = [
         sys.executable,
@@ -70,5 +70,5 @@ def test_a_fit_without_room_says_so_and_goes_on_later(task, monkeypatch, kilobyt
     assert "File too large" in full.stderr
     assert "promptboost fit images -o run --resume" in full.stderr
     assert not list((task / "run").glob(".promptboost-*.tmp"))
-    fit_run(request(task, resume=True, source="images", prompts="sentences.json", **SETTINGS))
+    fit_run(**request(task, resume=True, source="images", prompts="sentences.json", **SETTINGS))
     assert (task / "run/ensemble.json").read_bytes() == (task / "whole/ensemble.json").read_bytes()

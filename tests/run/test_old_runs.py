@@ -11,7 +11,7 @@ import promptboost
 from promptboost.encoders import load_encoder
 from promptboost.errors import FileFormatError
 from promptboost.model import PromptEnsemble
-from promptboost.report.run import read_run
+from promptboost.report.page import read_run
 from tests.cli.cli_tools import call
 
 OLD = Path(__file__).parents[1] / "old_runs"

@@ -12,9 +12,9 @@ from promptboost.config import FitConfig
 from promptboost.data import load_data
 from promptboost.report import write_card, write_report
 from promptboost.report.checks import run_checks
-from promptboost.report.run import read_run
+from promptboost.report.page import read_run
 from promptboost.run.evaluate import evaluate_run
-from promptboost.run.fit import FitRequest, fit_run
+from promptboost.run.fit import fit_run
 from promptboost.run.overlap import Overlap, inspect, inspect_known
 from promptboost.run.results import Results
 from tests.data.test_copies import scene
@@ -42,13 +42,13 @@ def settings(task):
 
 
 def fit(task, said=None):
-    request = FitRequest(
+    return fit_run(
         str(task / "images"),
         task / "run",
         settings(task),
         finish=(write_report, write_card),
+        say=(said if said is not None else []).append,
     )
-    return fit_run(request, (said if said is not None else []).append)
 
 
 def test_what_is_a_copy_of_what(task):

@@ -13,7 +13,7 @@ from promptboost.model.head_files import RESIDUAL_FILE, head_file
 from promptboost.pool import build_pool
 from promptboost.run.edit import edit_run
 from promptboost.run.fit import fit_run
-from promptboost.run.refit import RefitRequest, refit_run
+from promptboost.run.refit import refit_run
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.versions import Lineage
 from promptboost.training.residual_refit import NoPoolWarning
@@ -27,13 +27,13 @@ ROWS = np.eye(32, dtype=np.float32)
 @pytest.fixture
 def run(task):
     """A run with a residual."""
-    fit_run(request(task, **OPTIONS))
+    fit_run(**request(task, **OPTIONS))
     return task / "run"
 
 
 def refit(run, **options):
     said = []
-    results = refit_run(RefitRequest(run, **options), said.append)
+    results = refit_run(run, **options, say=said.append)
     return results, "\n".join(said)
 
 
@@ -59,7 +59,7 @@ def test_an_unedited_run_is_learnt_as_it_was(run):
 def test_a_class_that_was_renamed_keeps_its_sentences_and_what_they_are_worth(task, tmp_path):
     sentences = {name: [f"all of {name}", f"the colour of {name}"] for name in COLOURS}
     (tmp_path / "sentences.json").write_text(json.dumps(sentences))
-    before = fit_run(request(task, prompts=str(tmp_path / "sentences.json"), **OPTIONS))
+    before = fit_run(**request(task, prompts=str(tmp_path / "sentences.json"), **OPTIONS))
     changes = [Change(kind="rename-class", class_name="sea", to="ocean")]
     edit_run(task / "run", changes, tmp_path / "renamed")
     results, said = refit(tmp_path / "renamed")

@@ -30,7 +30,7 @@ def both(tmp_path_factory):
     root = tmp_path_factory.mktemp("both")
     write_images(root / "images")
     write_sentences(root / "sentences.json")
-    fit_run(request(root, encoder=[A, B]))
+    fit_run(**request(root, encoder=[A, B]))
     return root
 
 
@@ -90,7 +90,7 @@ def test_each_encoder_has_a_residual_of_its_own(both):
 def test_it_is_learnt_on_both(both, tmp_path):
     """The text is neither that of the first alone nor that of the second."""
     texts = {
-        name: fit_run(request(both, f"run-{name[5:7]}", encoder=name)).ensemble_fingerprint
+        name: fit_run(**request(both, f"run-{name[5:7]}", encoder=name)).ensemble_fingerprint
         for name in (A, B)
     }
     first = {
@@ -105,14 +105,14 @@ def test_it_is_learnt_on_both(both, tmp_path):
 @pytest.mark.parametrize("stop", [1, 3])
 def test_an_interrupted_fit_goes_on_to_the_same_text(task, composer, stop):
     asked = {"encoder": [A, B], "composer": composer, "cache": False}
-    fit_run(request(task, **asked))
+    fit_run(**request(task, **asked))
     run = RunFolder(task / "run")
     whole = run.ensemble_path.read_bytes()
     ensemble = PromptEnsemble.load(run.ensemble_path)
     with interrupted(stop):
-        fit_run(request(task, overwrite=True, **asked))
+        fit_run(**request(task, overwrite=True, **asked))
     assert len(PromptEnsemble.load(run.unfinished.partial_path)) == stop
-    fit_run(request(task, resume=True, **asked))
+    fit_run(**request(task, resume=True, **asked))
     assert run.ensemble_path.read_bytes() == whole
     assert len(ensemble) == 5
 
@@ -122,7 +122,7 @@ def test_other_encoders_do_not_go_on(both, tmp_path):
     try:
         unfinish(run)
         with pytest.raises(RunError, match=r"encoder is \['fake:32-0', 'fake:16-2'\], but the run"):
-            fit_run(request(both, encoder=[A, "fake:16-2"], resume=True))
+            fit_run(**request(both, encoder=[A, "fake:16-2"], resume=True))
     finally:
         run.partial_path.unlink()
 
@@ -339,7 +339,7 @@ def test_an_averaged_classifier(both, tmp_path):
 
 
 def test_a_fit_on_all_images_holds_none_out(task):
-    results = fit_run(request(task, encoder=[A, B], shots=None))
+    results = fit_run(**request(task, encoder=[A, B], shots=None))
     assert results.task.held_out_images == 0
     assert results.transfers[0].of("promptboost") is None
     assert results.method(AVERAGED).accuracy is None

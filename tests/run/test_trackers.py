@@ -1,7 +1,5 @@
 """Fits are written down by trackers, MLflow's real file store among them, and never fail by them."""
 
-from dataclasses import replace
-
 import pytest
 
 from promptboost import trackers
@@ -35,7 +33,7 @@ class Notebook:
 
 def fit(task, tracker, **options):
     said = []
-    results = fit_run(replace(request(task, **options), trackers=(tracker,)), said.append)
+    results = fit_run(**request(task, **options), trackers=(tracker,), say=said.append)
     return results, said
 
 
@@ -65,9 +63,9 @@ def test_a_tracker_that_fails_is_left_out_and_the_fit_goes_on(task, kind):
 
 def test_a_fit_that_fails_is_ended(task):
     tracker = Notebook()
-    asked = replace(request(task), trackers=(tracker,), finish=(lambda folder: 1 // 0,))
+    arguments = request(task) | {"finish": (lambda folder: 1 // 0,)}
     with pytest.raises(ZeroDivisionError):
-        fit_run(asked)
+        fit_run(**arguments, trackers=(tracker,))
     assert tracker.told[-1] == ("end", {}, ())
 
 

@@ -33,7 +33,7 @@ def begun(fitted):
     (fitted / "run/notes.txt").write_text("mine")
 
     with interrupted(2):
-        fit_run(request(fitted, overwrite=True, seed=1))
+        fit_run(**request(fitted, overwrite=True, seed=1))
     return fitted
 
 
@@ -45,7 +45,7 @@ def test_the_old_run_is_whole_until_the_new_one_is_finished(fitted, request_seed
     write_report(run.path)
     assert run.unfinished.settings.seed == 1
     said = []
-    fit_run(request(begun, resume=True, seed=1), said.append)
+    fit_run(**request(begun, resume=True, seed=1), say=said.append)
     assert "resuming after round 2" in said
     assert (run.path / "ensemble.json").read_bytes() == request_seed_1
     fresh = RunFolder(run.path)
@@ -70,7 +70,7 @@ def test_the_old_run_is_whole_until_the_new_one_is_finished(fitted, request_seed
 
 @pytest.fixture
 def request_seed_1(fitted):
-    fit_run(request(fitted, "other", seed=1))
+    fit_run(**request(fitted, "other", seed=1))
     return (fitted / "other/ensemble.json").read_bytes()
 
 
@@ -78,9 +78,9 @@ def test_what_is_there_is_said_of_a_run_that_is_being_replaced(begun, capsys):
     with pytest.raises(
         RunError, match=r"finished run and an unfinished one to replace it.*--resume"
     ):
-        fit_run(request(begun))
+        fit_run(**request(begun))
     with pytest.raises(RunError, match=r"seed is 0, but the run in .*run was made with 1"):
-        fit_run(request(begun, resume=True))
+        fit_run(**request(begun, resume=True))
     options = ["--encoder", "fake:32-0", "--resume"]
     with pytest.raises(SystemExit) as leaving:
         main(["fit", str(begun / "images"), "-o", str(begun / "run"), *options])
@@ -89,7 +89,7 @@ def test_what_is_there_is_said_of_a_run_that_is_being_replaced(begun, capsys):
 
 
 def test_another_overwrite_starts_again(begun):
-    fit_run(request(begun, overwrite=True, seed=2))
+    fit_run(**request(begun, overwrite=True, seed=2))
     assert RunFolder(begun / "run").settings.seed == 2
     assert RunFolder(begun / "run").unfinished is None
 
@@ -101,10 +101,10 @@ def test_stopped_before_it_took_its_place_it_takes_it_when_resumed(begun, monkey
     with monkeypatch.context() as patch:
         patch.setattr("promptboost.run.run_folder.swap", stop)
         with pytest.raises(KeyboardInterrupt):
-            fit_run(request(begun, resume=True, seed=1))
+            fit_run(**request(begun, resume=True, seed=1))
     assert RunFolder(begun / "run").results.task.seed == 0
     said = []
-    results = fit_run(request(begun, resume=True, seed=1), said.append)
+    results = fit_run(**request(begun, resume=True, seed=1), say=said.append)
     assert "finished already" in said[-1]
     assert results.task.seed == RunFolder(begun / "run").results.task.seed == 1
 
@@ -112,7 +112,7 @@ def test_stopped_before_it_took_its_place_it_takes_it_when_resumed(begun, monkey
 def test_resume_never_ends_well_without_a_text(fitted):
     whole = (fitted / "run/ensemble.json").read_bytes()
     (fitted / "run/ensemble.json").unlink()
-    fit_run(request(fitted, resume=True))
+    fit_run(**request(fitted, resume=True))
     assert (fitted / "run/ensemble.json").read_bytes() == whole
 
 
@@ -121,7 +121,7 @@ def test_what_was_left_is_swept_though_nothing_is_to_be_done(fitted):
     for name in (".promptboost.lock", ".promptboost-0123.tmp"):
         (fitted / "run" / name).write_text("left by a process that was killed")
     (fitted / "run" / NEXT).mkdir()
-    fit_run(request(fitted, resume=True))
+    fit_run(**request(fitted, resume=True))
     assert content(fitted / "run") == before
     assert not (fitted / "run" / NEXT).exists()
 
@@ -131,7 +131,7 @@ def test_rounds_of_another_are_never_gone_on_with(task):
     (task / "run").mkdir()
     (task / "run/partial.json").write_text("{}")
     with pytest.raises(RunError, match="is no run folder"):
-        fit_run(request(task))
+        fit_run(**request(task))
 
 
 def test_a_second_fit_is_refused_before_it_reads_anything(task, monkeypatch):
@@ -145,7 +145,7 @@ def test_a_second_fit_is_refused_before_it_reads_anything(task, monkeypatch):
         with pytest.raises(
             RunError, match=r"another fit \(process 123 on here\) is writing to .*run"
         ):
-            fit_run(request(task))
+            fit_run(**request(task))
 
 
 def test_a_transfer_of_a_text_that_was_changed_meanwhile_writes_nothing(fitted, monkeypatch):
@@ -195,7 +195,7 @@ def test_a_fit_leaves_the_targets_of_links_alone(begun):
     for name in ("ensemble.json", "weights.json", "metrics.json", "predictions.csv", "report.html"):
         (stage / name).symlink_to(begun / "precious")
     (stage / "pool-rows").symlink_to(begun / "outside")
-    fit_run(request(begun, resume=True, seed=1))
+    fit_run(**request(begun, resume=True, seed=1))
     assert (begun / "precious").read_bytes() == b"mine"
     assert content(begun / "outside") == {"precious": b"mine"}
     assert RunFolder(begun / "run").results.task.seed == 1

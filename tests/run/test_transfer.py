@@ -140,8 +140,8 @@ def test_a_text_moves_without_looking_at_the_images_of_the_fit(fitted, monkeypat
 def test_a_run_on_a_saved_pool_moves_with_it(task):
     file = task / "pool.jsonl"
     save_pool(build_pool(list(SENTENCES), descriptions={"mine": SENTENCES}), file)
-    fit_run(request(task, prompts=str(file)))
-    fit_run(request(task, "plain"))
+    fit_run(**request(task, prompts=str(file)))
+    fit_run(**request(task, "plain"))
     found = transfer_run(task / "run", OTHER)
     # The same words in another file: the same figures.
     assert {**found, "head": 0} == {

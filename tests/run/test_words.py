@@ -25,7 +25,7 @@ OTHER = "fake:16-1"
 @pytest.fixture
 def run(task):
     """A run with a residual."""
-    fit_run(request(task, composer="gradient", rounds=1, views=4, views_per_round=None))
+    fit_run(**request(task, composer="gradient", rounds=1, views=4, views_per_round=None))
     head = Head.load(task / "run" / head_file(ENCODER))
     assert head.residual is not None
     assert np.abs(head.residual).max() > 0.01
@@ -34,7 +34,7 @@ def run(task):
 
 def test_the_text_is_the_same_with_and_without_a_residual(task, run):
     fit_run(
-        request(
+        **request(
             task,
             run="plain",
             composer="gradient",

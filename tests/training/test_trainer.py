@@ -7,7 +7,6 @@ import pytest
 
 from promptboost import PromptBoostClassifier, load
 from promptboost import refit as refit_classifier
-from promptboost.baselines.base import FewShotSet, RowImages
 from promptboost.config import BoostConfig
 from promptboost.data.shots import load_task
 from promptboost.encoders.base import members_of
@@ -15,6 +14,7 @@ from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.encoders.group import EncoderGroup, open_embedder
 from promptboost.errors import DataError, LabelError
+from promptboost.methods.base import FewShotSet, RowImages
 from promptboost.methods.promptboost import Boosting, ResidualClassifier
 from promptboost.model import PromptEnsemble
 from promptboost.pool import build_pool

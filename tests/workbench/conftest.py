@@ -12,7 +12,7 @@ def bench_world(tmp_path_factory):
     root = tmp_path_factory.mktemp("benched")
     write_images(root / "images", count=16, noise=150.0)
     write_sentences(root / "sentences.json")
-    fit_run(request(root, "run", cache=False, views=1, views_per_round=1, residual=False))
+    fit_run(**request(root, "run", cache=False, views=1, views_per_round=1, residual=False))
     return root
 
 

@@ -1,1 +1,1 @@
-"""Baselines that every fit is measured beside, and the contract of all methods."""
+"""The baselines of every fit, and the measures of predictions."""

@@ -1,4 +1,4 @@
-"""Figures about predictions: one record a method, a class, a confusion, and what measures it.
+"""Measures of predictions, by method, class and confusion.
 
 A column of the results is one field of :class:`MethodResult` and one line in
 :meth:`Guesses.result`; the page shows it in ``report/templates/report.html.j2``.
@@ -32,7 +32,7 @@ _CURVE_POINTS = 50
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """What is left if images whose best class is less probable than `min_probability` get no answer."""
+    """Selective prediction: images with a probability below `min_probability` get no answer."""
 
     min_probability: Share
     answered: Count
@@ -57,7 +57,7 @@ class MethodResult(msgspec.Struct, frozen=True, kw_only=True):
     label: str  # for people
     accuracy: Share | None
     class_accuracy: Share | None  # the mean over classes
-    learn_accuracy: Share | None  # on the images learnt from
+    learn_accuracy: Share | None  # on the training images
     log_loss: Positive | None = None  # of the probabilities, where the method has any
     expected_calibration_error: Share | None = None
     unseen_accuracy: Share | None = None  # without leaked images; None where none is or all are
@@ -75,7 +75,7 @@ class ClassResult(msgspec.Struct, frozen=True):
 
 
 class Confusion(msgspec.Struct, frozen=True):
-    """Images of one class taken for another, with some of them by name."""
+    """Images of one class predicted as another, with the names of some."""
 
     true: str
     predicted: str
@@ -86,7 +86,7 @@ class Confusion(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Guesses:
-    """What one method takes the images for, as class indices."""
+    """The predictions of a method, as class indices."""
 
     name: str
     label: str
@@ -100,7 +100,7 @@ class Guesses:
         learn_labels: Indices | None = None,
         leaked: NDArray[np.bool_] | None = None,
     ) -> MethodResult:
-        """Measure against the labels; `leaked` are the held-out images that were learnt from."""
+        """Measure against the labels; `leaked` marks held-out images that are in the training set."""
         fresh = None if leaked is None or not leaked.any() else ~leaked
         chances, of_chances = self.probabilities, dict[str, Any]()
         if chances is not None and len(labels):
@@ -139,7 +139,7 @@ def class_accuracy(predicted: Indices, labels: Indices) -> float | None:
 def log_loss(probabilities: NDArray[np.floating], labels: Indices) -> float | None:
     """Return the mean of −log p of the right class; None without images.
 
-    A probability of zero counts as the smallest that can be told from it, so that the loss is finite.
+    A probability of zero counts as the smallest positive number, so that the loss is finite.
     """
     if not len(labels):
         return None
@@ -150,9 +150,9 @@ def log_loss(probabilities: NDArray[np.floating], labels: Indices) -> float | No
 def reliability(
     probabilities: NDArray[np.floating], labels: Indices, bins: int = 15
 ) -> tuple[ReliabilityBin, ...]:
-    """Put images into bins of equal width by the probability of the class they are taken for.
+    """Put images into bins of equal width by the probability of the predicted class.
 
-    A bin has its upper edge and not its lower one; those without images are left out.
+    A bin includes its upper edge but not its lower one; empty bins are left out.
     """
     sure, right = _sure_and_right(probabilities, labels)
     index = np.clip(np.ceil(sure * bins).astype(np.int64) - 1, 0, bins - 1)
@@ -171,24 +171,23 @@ def reliability(
 def expected_calibration_error(
     probabilities: NDArray[np.floating], labels: Indices, bins: int = 15
 ) -> float | None:
-    """Return how far the largest probabilities are from the share that is right; None without images.
+    """Return the expected calibration error (Guo et al., 2017); None without images.
 
-    The error is the mean over images of the difference, in their bin of :func:`reliability`, between the
-    mean of that probability and the share that is right (Guo et al., 2017, who use 15 bins).
+    It is the mean over images of the difference, in their bin of :func:`reliability`, between the mean
+    probability of the predicted class and the accuracy.
     """
     if not len(labels):
         return None
-    gaps = [
-        one.count * abs(one.probability - one.accuracy)
-        for one in reliability(probabilities, labels, bins)
-    ]
+    gaps = (
+        b.count * abs(b.probability - b.accuracy) for b in reliability(probabilities, labels, bins)
+    )
     return sum(gaps) / len(labels)
 
 
 def coverage(
     probabilities: NDArray[np.floating], labels: Indices, min_probability: float
 ) -> Answered:
-    """Measure the answers that are left if those below a probability are not given.
+    """Measure selective prediction at a least probability.
 
     Examples
     --------
@@ -197,15 +196,13 @@ def coverage(
     Answered(min_probability=0.7, answered=2, coverage=0.6666666666666666, accuracy=1.0)
     """
     sure, right = _sure_and_right(probabilities, labels)
-    kept = right[sure >= min_probability]
-    share = len(kept) / len(labels) if len(labels) else 0.0
-    return Answered(min_probability, len(kept), share, float(kept.mean()) if len(kept) else None)
+    answered = right[sure >= min_probability]
+    n, share = len(answered), len(answered) / len(labels) if len(labels) else 0.0
+    return Answered(min_probability, n, share, float(answered.mean()) if n else None)
 
 
 def coverage_curve(probabilities: NDArray[np.floating], labels: Indices) -> tuple[Answered, ...]:
-    """Return what is answered, and how well, at every probability that makes a difference.
-
-    Fewest answers first. Images of the same probability are answered together, whatever their order.
+    """Return coverage and accuracy at every distinct probability, fewest answers first.
 
     Examples
     --------
@@ -227,13 +224,12 @@ def coverage_curve(probabilities: NDArray[np.floating], labels: Indices) -> tupl
 
 def thinned(curve: Sequence[Answered], points: int = _CURVE_POINTS) -> tuple[Answered, ...]:
     """Keep some points of a curve, about evenly spaced by coverage, the last among them."""
-    kept = []
-    step = 0
-    for one in curve:
-        if one.coverage * points >= step or one is curve[-1]:
-            kept.append(one)
-            step = math.floor(one.coverage * points) + 1
-    return tuple(kept)
+    chosen, step = [], 0
+    for point in curve:
+        if point.coverage * points >= step or point is curve[-1]:
+            chosen.append(point)
+            step = math.floor(point.coverage * points) + 1
+    return tuple(chosen)
 
 
 def _sure_and_right(
@@ -245,10 +241,10 @@ def _sure_and_right(
 
 
 def word_shares(head: Head, rows: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return how much of each answer is words: 1 if all of it is, 0 if all of it is the residual.
+    """Return the share of the text in each prediction, from 0 (all residual) to 1 (all text).
 
-    The answer is ahead of the next class by a part that is the text's and a part that is the residual's.
-    The share is the text's part of both, each taken without its sign.
+    The margin over the next class is the sum of a margin of the text and one of the residual; the share
+    is that of the text, by absolute values.
     """
     if head.residual is None or not len(rows):
         return np.ones(len(rows))
@@ -284,7 +280,7 @@ def confusions(
     images: Sequence[str],
     words: NDArray[np.float64] | None = None,
 ) -> tuple[Confusion, ...]:
-    """List which class was taken for which, most frequent first, with some of the images.
+    """Return the confusions, most frequent first, with the names of some images.
 
     `words` are the shares of the answers that are words: see :func:`word_shares`.
     """

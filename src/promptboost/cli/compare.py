@@ -82,8 +82,7 @@ def compare(
     encoder: str | None,
     transfer: tuple[str, ...],
     only_list: bool,
-    no_cache: bool,
-    device: str | None,
+    opening: dict[str, Any],
     **words: Any,
 ) -> None:
     """Compare methods on the same images, draws and embeddings.
@@ -115,9 +114,9 @@ def compare(
         encoder or default_encoder(out),
         transfer,
         FitConfig().merged({name: value for name, value in words.items() if value is not None}),
-        not no_cache,
+        opening["cache"],
         out.progress,
-        device,
+        opening["device"],
     )
     try:
         compared = compare(request, out.note, place)

@@ -53,9 +53,7 @@ def edit(
     author: str | None,
     data: str | None,
     overwrite: bool,
-    allow_download: bool,
-    no_cache: bool,
-    device: str | None,
+    opening: dict[str, Any],
     **options: tuple[str, ...],
 ) -> None:
     """Edit the sentences of a run into a new run, and measure the effect.
@@ -86,11 +84,8 @@ def edit(
         reason=reason,
         data=data,
         overwrite=overwrite,
-        cache=not no_cache,
-        progress=out.progress,
-        device=device,
-        allow_download=allow_download,
         finish=(write_report, write_card),
+        **opening,
     )
     for note in edited.notes:
         out.note(note)

@@ -62,9 +62,7 @@ def evaluate(
     average: bool,
     text_only: bool,
     min_probability: float | None,
-    allow_download: bool,
-    no_cache: bool,
-    device: str | None,
+    opening: dict[str, Any],
     output: str | None,
     **options: Any,
 ) -> None:
@@ -97,11 +95,8 @@ def evaluate(
         "average": average,
         "text_only": text_only,
         "min_probability": min_probability,
-        "cache": not no_cache,
-        "progress": out.progress,
-        "device": device,
-        "allow_download": allow_download,
         "write": write,
+        **opening,
     }
     if place is not None and place.in_shards:
         from promptboost.distributed.evaluate_shards import evaluate_in_shards
@@ -146,8 +141,7 @@ def transfer(
     data: str | None,
     encoder: str,
     text_only: bool,
-    no_cache: bool,
-    device: str | None,
+    opening: dict[str, Any],
 ) -> None:
     """Move a run to another encoder: the same text, other vectors, no sentence chosen anew.
 
@@ -163,10 +157,8 @@ def transfer(
         encoder,
         data,
         text_only=text_only,
-        cache=not no_cache,
-        progress=out.progress,
-        device=device,
         finish=(write_report, write_card),
+        **opening,
     )
     out.result(moved, lambda: transfer_summary(run, moved))
 
@@ -189,9 +181,7 @@ def refit(
     run: Path,
     output: Path | None,
     data: str | None,
-    allow_download: bool,
-    no_cache: bool,
-    device: str | None,
+    opening: dict[str, Any],
 ) -> None:
     """Learn and measure again what belongs to the text, after the text was edited.
 
@@ -201,18 +191,16 @@ def refit(
     from promptboost.cli.fit import summary
     from promptboost.distributed.pool_folder import PoolExecutor
     from promptboost.report import write_card, write_report
-    from promptboost.run.refit import RefitRequest, refit_run
+    from promptboost.run.refit import refit_run
 
-    request = RefitRequest(
+    results = refit_run(
         run,
         output,
         data,
-        cache=not no_cache,
-        progress=out.progress,
-        device=device,
-        allow_download=allow_download,
         finish=(write_report, write_card),
         executor=PoolExecutor(),
+        say=out.note,
+        **opening,
     )
-    results, place = refit_run(request, out.note), output or run
+    place = output or run
     out.result({"run": str(place), **results.record()}, lambda: summary(place, results))

@@ -52,9 +52,7 @@ def explain(
     html: Path | None,
     encoder: str | None,
     text_only: bool,
-    allow_download: bool,
-    no_cache: bool,
-    device: str | None,
+    opening: dict[str, Any],
 ) -> int:
     """Explain predictions, sentence by sentence.
 
@@ -64,34 +62,21 @@ def explain(
     """
     from promptboost.errors import SettingError
 
-    opened: dict[str, Any] = {
-        "cache": not no_cache,
-        "progress": out.progress,
-        "device": device,
-        "allow_download": allow_download,
-    }
     if held_out:
         if images or answer or against or html or encoder or text_only:
             raise SettingError(
                 "--held-out is about the images of the fit, as the run answers: only "
                 "--data goes with it"
             )
-        return _held_out(out, run, data, opened)
+        return _held_out(out, run, data, opening)
     if not images:
         raise SettingError("give images to explain, or --held-out for those of the fit")
     if data is not None:
         raise SettingError(
             "--data goes with --held-out: it says where the images of the fit are now"
         )
-    return _images(
-        out,
-        run,
-        images,
-        answer,
-        against,
-        html,
-        opened | {"encoder": encoder, "text_only": text_only},
-    )
+    opening |= {"encoder": encoder, "text_only": text_only}
+    return _images(out, run, images, answer, against, html, opening)
 
 
 def _images(
@@ -101,12 +86,12 @@ def _images(
     answer: str | None,
     against: str | None,
     html: Path | None,
-    opened: dict[str, Any],
+    opening: dict[str, Any],
 ) -> int:
     from promptboost.run.explain import explain_images
     from promptboost.run.predict import open_classifier
 
-    classifier = open_classifier(run, **opened)
+    classifier = open_classifier(run, **opening)
     found = explain_images(classifier, images, answer=answer, against=against)
     for bad in found.bad:
         out.note(f"{bad.path}: {bad.reason}")
@@ -140,13 +125,13 @@ def _summary(found: "ExplainedImages", html: Path | None) -> str:
     return "\n\n".join(parts)
 
 
-def _held_out(out: Output, run: Path, data: str | None, opened: dict[str, Any]) -> int:
+def _held_out(out: Output, run: Path, data: str | None, opening: dict[str, Any]) -> int:
     import msgspec
 
     from promptboost.run.explain import explain_held_out
     from promptboost.run.holdout import open_held_out
 
-    reasons = explain_held_out(run, open_held_out(run, data=data, **opened))
+    reasons = explain_held_out(run, open_held_out(run, data=data, **opening))
     record = {"run": str(run), **msgspec.to_builtins(reasons)}
     out.result(record, lambda: _reasons(run, reasons))
     return 0

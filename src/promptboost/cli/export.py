@@ -1,6 +1,7 @@
 """``promptboost export``."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -36,9 +37,7 @@ def export(
     encoder: str | None,
     text_only: bool,
     overwrite: bool,
-    allow_download: bool,
-    no_cache: bool,
-    device: str | None,
+    opening: dict[str, Any],
 ) -> None:
     """Write a run for programs without promptboost.
 
@@ -54,10 +53,7 @@ def export(
         encoder=encoder,
         text_only=text_only,
         overwrite=overwrite,
-        cache=not no_cache,
-        progress=out.progress,
-        device=device,
-        allow_download=allow_download,
+        **opening,
     )
     record = {"folder": str(done.folder), "files": list(done.files), "checked": done.checked}
 

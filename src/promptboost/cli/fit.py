@@ -74,9 +74,7 @@ def fit(
     overwrite: bool,
     resume: bool,
     track: tuple[str, ...],
-    allow_download: bool,
-    no_cache: bool,
-    device: str | None,
+    opening: dict[str, Any],
     **options: Any,
 ) -> None:
     """Learn a classifier made of sentences from labelled images.
@@ -109,7 +107,7 @@ def fit(
         from promptboost.encoders.trust import check_trusted
 
         for name in settings.encoders:
-            check_trusted(name, allow_download=allow_download)
+            check_trusted(name, allow_download=opening["allow_download"])
     if "encoder" not in asked and before is None:
         # What is wrong with the rest is said first, and not behind a word about encoders.
         folder.check_free(overwrite=overwrite, resume=resume)
@@ -122,8 +120,8 @@ def fit(
             settings,
             overwrite=overwrite,
             resume=resume,
-            cache=not no_cache,
-            device=device,
+            cache=opening["cache"],
+            device=opening["device"],
             progress=out.progress,
             trackers=make_trackers(track) if track else (),
             placement=place,

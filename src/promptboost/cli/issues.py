@@ -1,7 +1,7 @@
 """``promptboost issues``: the images of a run that somebody should look at."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -54,9 +54,7 @@ def issues(
     data: str | None,
     layout: str,
     limit: int | None,
-    allow_download: bool,
-    no_cache: bool,
-    device: str | None,
+    opening: dict[str, Any],
 ) -> None:
     """List images to look at: labels that are probably wrong, copies, outliers.
 
@@ -76,10 +74,7 @@ def issues(
         run,
         data,
         limit=limit,
-        cache=not no_cache,
-        progress=out.progress if layout == "table" else no_progress,
-        device=device,
-        allow_download=allow_download,
+        **opening | ({} if layout == "table" else {"progress": no_progress}),
     )
     found = inspected.issues
     shown = found.first(limit)

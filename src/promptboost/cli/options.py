@@ -284,7 +284,7 @@ class Methods(Names):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Read what was typed."""
-        from promptboost.baselines.registry import names_method
+        from promptboost.methods.registry import names_method
 
         spellings: list[str] = []
         for part in super().convert(value, param, ctx):

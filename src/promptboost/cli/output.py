@@ -62,7 +62,11 @@ class Output:
 
 
 def speaks(command: Command) -> Command:
-    """Add the options ``--json``, ``--quiet`` and ``--debug``, and an `out` to speak by."""
+    """Add the options ``--json``, ``--quiet`` and ``--debug``, and pass `out` to the command.
+
+    The options about embeddings are passed as one mapping `opening`: the keyword arguments `cache`,
+    `device`, `progress` and, where there is that option, `allow_download`.
+    """
 
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
     @click.option("--quiet", "-q", is_flag=True, help="No notes and no progress bars.")
@@ -71,6 +75,10 @@ def speaks(command: Command) -> Command:
     def wrapped(*args: Any, as_json: bool, quiet: bool, **options: Any) -> Any:
         _ask_for_encoders(options.get("encoder") or options.get("encoders") or ())
         with ProgressBars(shown=not (quiet or as_json)) as progress:
+            if "no_cache" in options:
+                opening = {"cache": not options.pop("no_cache"), "progress": progress}
+                names = options.keys() & {"device", "allow_download"}
+                options["opening"] = opening | {name: options.pop(name) for name in names}
             return command(*args, out=Output(as_json, quiet, progress), **options)
 
     return wrapped  # type: ignore[return-value]
@@ -381,7 +389,7 @@ def _fail(message: str, code: int, as_json: bool) -> int:
 
 
 class _LogLines(logging.Handler):
-    """What is logged, where nobody else takes it: as lines, and not behind a progress bar."""
+    """Print log records that no other handler takes as lines, next to progress bars."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line, or several."""

@@ -236,9 +236,9 @@ def _asked(
         options["data"],
         options["pools"],
         choice,
-        not options["no_cache"],
+        options["opening"]["cache"],
         out.progress,
-        options["device"],
+        options["opening"]["device"],
     )
     plans = list(PLANS.values()) if name == "all" else [find_plan(name)]
     asked = [plan for plan in (chosen(one, choice) for one in plans) if plan.slots]

@@ -70,9 +70,7 @@ def predict(
     encoders: tuple[str, ...],
     average: bool,
     text_only: bool,
-    allow_download: bool,
-    no_cache: bool,
-    device: str | None,
+    opening: dict[str, Any],
     output: str | None,
     **options: Any,
 ) -> int:
@@ -102,23 +100,21 @@ def predict(
                 encoders=list(encoders),
                 average=average,
                 text_only=text_only,
-                device=device,
-                allow_download=allow_download,
+                device=opening["device"],
+                allow_download=opening["allow_download"],
                 top_k=top_k,
                 min_probability=min_probability,
             ),
         )
     # A bar would stand among lines that are shown as they come.
-    progress = out.progress if layout == "table" or not on_terminal() else no_progress
+    if layout != "table" and on_terminal():
+        opening["progress"] = no_progress
     classifier = open_classifier(
         run,
         encoder=encoders or None,
         average=average,
         text_only=text_only,
-        cache=not no_cache,
-        progress=progress,
-        device=device,
-        allow_download=allow_download,
+        **opening,
     )
     read, unsure = 0, 0
     abstain = min_probability is not None

@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -82,9 +83,7 @@ def serve(
     max_bytes: int,
     encoder: str | None,
     text_only: bool,
-    allow_download: bool,
-    no_cache: bool,
-    device: str | None,
+    opening: dict[str, Any],
 ) -> None:
     """Answer over HTTP.
 
@@ -113,9 +112,9 @@ def serve(
         limits=limits,
         encoder=encoder,
         text_only=text_only,
-        cache=not no_cache,
-        device=device,
-        allow_download=allow_download,
+        cache=opening["cache"],
+        device=opening["device"],
+        allow_download=opening["allow_download"],
     )
 
     def started(address: str) -> None:

@@ -47,9 +47,7 @@ def workbench(
     model: str | None,
     base_url: str | None,
     provider: Any,
-    allow_download: bool,
-    no_cache: bool,
-    device: str | None,
+    opening: dict[str, Any],
 ) -> None:
     """Edit a run in the browser, with the effect of each edit.
 
@@ -71,8 +69,8 @@ def workbench(
     if base_url and not model:
         raise SettingError("--base-url is the server of a language model: add --model NAME")
     settings = None if model is None else ModelSettings(model, provider, base_url)
-    options = {"cache": not no_cache, "device": device, "allow_download": allow_download}
-    held_out = open_held_out(run, data=data, progress=out.progress, **options)  # type: ignore[arg-type]
+    held_out = open_held_out(run, data=data, **opening)
+    options = {name: value for name, value in opening.items() if name != "progress"}
     with only_editor(draft_folder(run, held_out.ensemble.fingerprint)):
         opened = Workbench(
             run, held_out, model=settings, finish=(write_report, write_card), options=options

@@ -14,7 +14,7 @@ from promptboost.compare.compare import compare
 from promptboost.config import FitConfig
 from promptboost.errors import RunError
 from promptboost.progress import Progress, no_progress
-from promptboost.run.fit import FitRequest, fit_run
+from promptboost.run.fit import fit_run
 from promptboost.run.preflight import check_place, usable_store
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.transfer import transfer_run
@@ -87,9 +87,7 @@ def run_demo(
     rows = _rows(request, say)
     kept = base.merged({"shots": shots[-1], "seed": seeds[0]})
     results = fit_run(
-        FitRequest(
-            data, folder, kept, overwrite=True, cache=cache, progress=progress, finish=finish
-        )
+        data, folder, kept, overwrite=True, cache=cache, progress=progress, finish=finish
     )
     for line in results.overlap.lines() if results.overlap else ():
         say(line)

@@ -17,8 +17,8 @@ _BESIDE = ("promptboost.boosting.residual", "promptboost.boosting.penalized_loss
 _SHARED = {
     *("abc", "builtins", "promptboost.config", "promptboost.methods"),
     *(
-        "promptboost.baselines.base",
-        "promptboost.baselines.registry",
+        "promptboost.methods.base",
+        "promptboost.methods.registry",
         "promptboost.methods.archive",
     ),
 }

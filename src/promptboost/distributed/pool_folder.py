@@ -90,7 +90,7 @@ class PoolExecutor:
         Without a `folder`, a large pool has one that does not outlive this process. In it, rows of the
         same pool and encoders are used again, and all others are deleted.
         """
-        if not isinstance(source, Encoder) or n_bytes(texts, source) <= MOST_IN_MEMORY:
+        if not isinstance(source, Encoder) or texts.n_bytes(source.dim) <= MOST_IN_MEMORY:
             if self._placement.elsewhere:
                 self._say(
                     "the pool fits into memory: it is read in this process, not on "
@@ -154,12 +154,6 @@ class PoolExecutor:
             grid = replace(grid, keeper=_keeper(texts, grid, engine, rows_folder))
         grid = replace(grid, scales=(1.0,) * len(members))
         return PoolRows(texts, grid, partial(_remove, folder))
-
-
-def n_bytes(texts: PoolTexts, encoder: Encoder) -> int:
-    """Return how many bytes the rows of a pool take, in memory or on disk."""
-    rows = sum(len(texts.templates) + len(prompts) for prompts in texts.prompt_texts)
-    return rows * encoder.dim * np.dtype(np.int16).itemsize
 
 
 def embed_to(

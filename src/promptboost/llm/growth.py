@@ -25,7 +25,7 @@ from promptboost.pool import (
     union,
 )
 from promptboost.progress import Progress, no_progress
-from promptboost.run.fit import FitRequest, fit_run
+from promptboost.run.fit import fit_run
 from promptboost.run.results import Results
 from promptboost.run.run_folder import RunFolder
 
@@ -94,11 +94,15 @@ def fit_again(
     """Fit with the settings of a run and other sentences into a new folder; return the results."""
     folder = RunFolder(run)
     settings = folder.settings.merged({"prompts": str(prompts)})
-    source = str(folder.source)
-    request = FitRequest(
-        source, new_run, settings, overwrite=overwrite, progress=progress, finish=finish
+    return fit_run(
+        str(folder.source),
+        new_run,
+        settings,
+        overwrite=overwrite,
+        progress=progress,
+        finish=finish,
+        say=say,
     )
-    return fit_run(request, say)
 
 
 def fit_command(run: Path, prompts: Path, new_run: str = "NEW_RUN") -> str:

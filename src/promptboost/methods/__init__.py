@@ -1,6 +1,7 @@
 """Peers: every method promptboost is compared with, and promptboost itself, under one contract."""
 
-from promptboost.baselines.base import (
+from promptboost.methods.archive import load_fitted, register_fitted, save_fitted
+from promptboost.methods.base import (
     Bank,
     FewShotSet,
     FileImages,
@@ -12,15 +13,14 @@ from promptboost.baselines.base import (
     RowImages,
     Transfer,
 )
-from promptboost.baselines.fitted import LinearClassifier, TextClassifier
-from promptboost.baselines.registry import (
+from promptboost.methods.fitted import LinearClassifier, TextClassifier
+from promptboost.methods.registry import (
     METHODS,
     MethodRecord,
     make_method,
     register_method,
     spelled,
 )
-from promptboost.methods.archive import load_fitted, register_fitted, save_fitted
 
 __all__ = [
     "Method",

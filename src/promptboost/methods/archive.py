@@ -12,11 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from promptboost.baselines.base import Arrays, FittedMethod, Origin
-from promptboost.baselines.registry import METHODS
 from promptboost.encoders.base import Encoder
 from promptboost.errors import FileFormatError, SettingError, a_type
 from promptboost.io import load_json, open_regular, read_text, write_text
+from promptboost.methods.base import Arrays, FittedMethod, Origin
+from promptboost.methods.registry import METHODS
 from promptboost.model.head import read_tensors, write_tensors
 from promptboost.plugins import import_object
 
@@ -27,8 +27,8 @@ _VERSION = 1
 
 # By kind, the class or where it is. A file can name one of these and nothing else.
 _KINDS: dict[str, str | type[FittedMethod]] = {
-    "text": "promptboost.baselines.fitted:TextClassifier",
-    "linear": "promptboost.baselines.fitted:LinearClassifier",
+    "text": "promptboost.methods.fitted:TextClassifier",
+    "linear": "promptboost.methods.fitted:LinearClassifier",
     "text+residual": "promptboost.methods.promptboost:ResidualClassifier",
     "tip-adapter": "promptboost.methods.tip_adapter:CacheClassifier",
     "promptsrc": "promptboost.methods.promptsrc:PromptedClassifier",

@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from promptboost.baselines.base import Arrays, FittedMethod, Images, Logits, Origin
-from promptboost.baselines.fitted import TextClassifier, filled
 from promptboost.encoders.base import Encoder
 from promptboost.errors import EncoderError, FileFormatError, SettingError
 from promptboost.methods.archive import from_record, read_record, to_record
+from promptboost.methods.base import Arrays, FittedMethod, Images, Logits, Origin
+from promptboost.methods.fitted import TextClassifier, filled
 from promptboost.pool import PLAIN_TEMPLATE
 
 # Arrays of the tuned classifier are stored with those of the emulated one, which has none.

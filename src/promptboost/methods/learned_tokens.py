@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 
-from promptboost.baselines.base import Bank, FewShotSet, Group, Method, Transfer, check_numbers
-from promptboost.baselines.fitted import LinearClassifier, TextClassifier
 from promptboost.encoders import DifferentiableText, open_tower
 from promptboost.encoders.base import Encoder
 from promptboost.errors import LabelError, SettingError
+from promptboost.methods.base import Bank, FewShotSet, Group, Method, Transfer, check_numbers
+from promptboost.methods.fitted import LinearClassifier, TextClassifier
 from promptboost.pool import PromptPool, fill
 
 if TYPE_CHECKING:

@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from promptboost.baselines.base import FewShotSet, Group, Method, Transfer, check_numbers
-from promptboost.baselines.fitted import TextClassifier, filled
 from promptboost.encoders.base import Encoder
 from promptboost.errors import LabelError, PoolError, SettingError
 from promptboost.io import cache_folder
 from promptboost.llm.client import AskError, Client, ModelSettings, Reply
 from promptboost.llm.replies import ReplyCache, clean_reply
 from promptboost.llm.requests import Budget, RequestPolicy, ask_all
+from promptboost.methods.base import FewShotSet, Group, Method, Transfer, check_numbers
+from promptboost.methods.fitted import TextClassifier, filled
 from promptboost.pool import PromptPool, fill
 from promptboost.pool.templates import check_templates
 from promptboost.pool.text import text_key

@@ -7,7 +7,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.baselines.base import (
+from promptboost.boosting.composition import log_losses
+from promptboost.encoders.base import Encoder
+from promptboost.errors import SettingError
+from promptboost.methods.base import (
     FewShotSet,
     Group,
     Method,
@@ -15,11 +18,8 @@ from promptboost.baselines.base import (
     check_numbers,
     check_two_classes,
 )
-from promptboost.baselines.fitted import LinearClassifier, logit_slopes
-from promptboost.baselines.sentence_means import ZeroShot
-from promptboost.boosting.composition import log_losses
-from promptboost.encoders.base import Encoder
-from promptboost.errors import SettingError
+from promptboost.methods.fitted import LinearClassifier, logit_slopes
+from promptboost.methods.sentence_means import ZeroShot
 from promptboost.pool import PromptPool
 
 Floats = NDArray[Any]

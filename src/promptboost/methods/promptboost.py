@@ -8,7 +8,13 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.baselines.base import (
+from promptboost.config import BoostConfig
+from promptboost.encoders.base import Encoder, members_of
+from promptboost.encoders.embedder import Embedder
+from promptboost.encoders.group import EncoderGroup, join
+from promptboost.encoders.registry import load_encoder
+from promptboost.errors import FileFormatError, PoolError, SettingError
+from promptboost.methods.base import (
     Arrays,
     FewShotSet,
     Group,
@@ -19,13 +25,7 @@ from promptboost.baselines.base import (
     Transfer,
     check_two_classes,
 )
-from promptboost.baselines.fitted import TextClassifier
-from promptboost.config import BoostConfig
-from promptboost.encoders.base import Encoder, members_of
-from promptboost.encoders.embedder import Embedder
-from promptboost.encoders.group import EncoderGroup, join
-from promptboost.encoders.registry import load_encoder
-from promptboost.errors import FileFormatError, PoolError, SettingError
+from promptboost.methods.fitted import TextClassifier
 from promptboost.model import PromptEnsemble
 from promptboost.pool import PromptPool
 from promptboost.pool.pool import of_sources

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.baselines.base import (
+from promptboost.data.views import draw_view
+from promptboost.encoders.base import Encoder, UnitRows, batches, unit_rows
+from promptboost.encoders.openclip.deep_prompts import (
+    ClassTokens,
+    DeepPrompts,
+    PromptedTowers,
+    vit_clip,
+)
+from promptboost.errors import DataError, EncoderError, FileFormatError, SettingError
+from promptboost.methods.base import (
     Arrays,
     FewShotSet,
     FittedMethod,
@@ -19,17 +28,8 @@ from promptboost.baselines.base import (
     Transfer,
     check_numbers,
 )
-from promptboost.baselines.fitted import class_rows, filled
-from promptboost.data.views import draw_view
-from promptboost.encoders.base import Encoder, UnitRows, batches, unit_rows
-from promptboost.encoders.openclip.deep_prompts import (
-    ClassTokens,
-    DeepPrompts,
-    PromptedTowers,
-    vit_clip,
-)
-from promptboost.errors import DataError, EncoderError, FileFormatError, SettingError
 from promptboost.methods.eft import EmulatedClassifier, emulate
+from promptboost.methods.fitted import class_rows, filled
 from promptboost.methods.learned_tokens import descend
 from promptboost.pool import PromptPool
 

@@ -8,7 +8,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.baselines.base import (
+from promptboost.boosting.composition import log_losses
+from promptboost.boosting.scale import dealt
+from promptboost.encoders.base import Encoder, unit_rows
+from promptboost.errors import FileFormatError, LabelError
+from promptboost.methods.base import (
     Arrays,
     FewShotSet,
     FittedMethod,
@@ -20,12 +24,8 @@ from promptboost.baselines.base import (
     Transfer,
     check_numbers,
 )
-from promptboost.baselines.fitted import logit_slopes
-from promptboost.baselines.sentence_means import ZeroShot
-from promptboost.boosting.composition import log_losses
-from promptboost.boosting.scale import dealt
-from promptboost.encoders.base import Encoder, unit_rows
-from promptboost.errors import FileFormatError, LabelError
+from promptboost.methods.fitted import logit_slopes
+from promptboost.methods.sentence_means import ZeroShot
 from promptboost.pool import PromptPool
 
 Floats = NDArray[np.float32]

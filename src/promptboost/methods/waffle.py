@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from promptboost.baselines.base import Bank, FewShotSet, check_numbers
-from promptboost.baselines.sentence_means import SentenceMean
 from promptboost.errors import SettingError
+from promptboost.methods.base import Bank, FewShotSet, check_numbers
+from promptboost.methods.sentence_means import SentenceMean
 from promptboost.pool import PLAIN_TEMPLATE, PromptPool, fill
 
 _EVERYDAY = """

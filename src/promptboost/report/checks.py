@@ -9,15 +9,17 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from promptboost.baselines.measures import OURS, TEXT
 from promptboost.model import PromptEnsemble
 from promptboost.pool.text import NameFinder
 from promptboost.report.figures import wilson
 from promptboost.report.phrases import count, number, percent, points
-from promptboost.report.run import Run
 from promptboost.run.results import Results
+
+if TYPE_CHECKING:
+    from promptboost.report.page import Run
 
 _MOST_DETAILS = 12
 _LABEL_FACTOR = 3.0
@@ -52,7 +54,7 @@ def _fine_if(holds: bool, text: str, type_next: str) -> Answer:
 
 _fine = partial(Answer, "fine")
 _skipped = partial(Answer, "not applicable")
-Look = Callable[[Run], Answer]
+Look = Callable[["Run"], Answer]
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class Check:
 RULES: list[CheckRule] = []
 
 
-def run_checks(run: Run) -> tuple[Check, ...]:
+def run_checks(run: "Run") -> tuple[Check, ...]:
     """Put every question to a run, in the order of the numbers."""
     return tuple(Check(rule, rule.look(run)) for rule in RULES)
 
@@ -102,7 +104,7 @@ _issue, _tip = partial(_rule, "issue"), partial(_rule, "tip")
     "Accuracy on the images that taught the ensemble is not evidence: it says how well they "
     "are remembered. Try it on images it has not seen.",
 )
-def _nothing_held_out(run: Run) -> Answer:
+def _nothing_held_out(run: "Run") -> Answer:
     task = run.results.task
     if run.results.held_out:
         return _fine(
@@ -120,7 +122,7 @@ def _nothing_held_out(run: Run) -> Answer:
     "The class names in one template do as well. More images, or descriptions of what can be "
     "seen in them, may help; otherwise keep the simpler thing.",
 )
-def _no_better_than_zero_shot(run: Run) -> Answer:
+def _no_better_than_zero_shot(run: "Run") -> Answer:
     pair = _pair(run.results, "zero-shot")
     if pair is None:
         return _skipped(_NOTHING)
@@ -137,7 +139,7 @@ def _no_better_than_zero_shot(run: Run) -> Answer:
     "On these images a classifier without words is more accurate. It cannot be read or moved "
     "to another encoder; a richer pool of prompts narrows the gap.",
 )
-def _behind_logistic(run: Run) -> Answer:
+def _behind_logistic(run: "Run") -> Answer:
     pair = _pair(run.results, "logistic")
     if pair is None:
         return _skipped("There is no logistic regression on held-out images to compare with.")
@@ -152,7 +154,7 @@ def _behind_logistic(run: Run) -> Answer:
     "With so few held-out images the true accuracy may differ from the figure by more than "
     "five points.",
 )
-def _wide_interval(run: Run) -> Answer:
+def _wide_interval(run: "Run") -> Answer:
     results = run.results
     span = wilson(results.measured(), results.task.held_out_images)
     if span is None or not results.held_out:
@@ -168,7 +170,7 @@ def _wide_interval(run: Run) -> Answer:
     "The curve rises where it ends, so more rounds may pay. A number of rounds chosen by "
     "looking at held-out images makes their accuracy look too good.",
 )
-def _still_improving(run: Run) -> Answer:
+def _still_improving(run: "Run") -> Answer:
     stages = run.results.staged
     fifth = len(stages) // 5
     if fifth < 2:
@@ -189,7 +191,7 @@ def _still_improving(run: Run) -> Answer:
     "The average rose at the cost of some classes. Read their prompts below, and what their "
     "images are taken for.",
 )
-def _classes_that_lost(run: Run) -> Answer:
+def _classes_that_lost(run: "Run") -> Answer:
     if not run.results.held_out:
         return _skipped(_NOTHING)
     rows = [
@@ -220,7 +222,7 @@ def _classes_that_lost(run: Run) -> Answer:
     "On that encoder the sentences do no better than the class names: they may say what only "
     "the first encoder understood. Fit on that encoder instead.",
 )
-def _transfer_without_gain(run: Run) -> Answer:
+def _transfer_without_gain(run: "Run") -> Answer:
     rows = [
         (moved.encoder, zero, boosted)
         for moved in run.results.transfers
@@ -247,7 +249,7 @@ def _transfer_without_gain(run: Run) -> Answer:
     "All accuracies are those of the text before it was edited; the prompts shown are those of "
     "now. Measure again on held-out images before quoting a figure.",
 )
-def _figures_of_another_text(run: Run) -> Answer:
+def _figures_of_another_text(run: "Run") -> Answer:
     if run.results.ensemble_fingerprint is None:
         return _skipped("The figures do not say which text they were measured on.")
     if not run.is_edited:
@@ -269,7 +271,7 @@ def _pair(results: Results, other: str) -> tuple[float, float] | None:
     "The pool does not say what tells these classes apart: most of an answer is what the images taught. "
     "Add sentences, or rely on the images; on another encoder the text alone will do far worse.",
 )
-def _words_carry_little(run: Run) -> Answer:
+def _words_carry_little(run: "Run") -> Answer:
     residual = run.results.residual
     if residual is None or residual.penalty is None:
         return _skipped("There is no residual: the words carry everything.")
@@ -289,7 +291,7 @@ def _words_carry_little(run: Run) -> Answer:
     "Fewer images than asked",
     "A class with fewer images counts for less while learning. Add images, or ask for fewer shots.",
 )
-def _fewer_shots(run: Run) -> Answer:
+def _fewer_shots(run: "Run") -> Answer:
     task = run.results.task
     if task.shots is None:
         return _skipped("All learning images were used; no number of shots was asked.")
@@ -306,7 +308,7 @@ def _fewer_shots(run: Run) -> Answer:
     "Unreadable images",
     "These files were skipped; the reasons are given. Repair or delete them, then fit again.",
 )
-def _unreadable_images(run: Run) -> Answer:
+def _unreadable_images(run: "Run") -> Answer:
     bad = run.results.task.bad_images
     if not bad:
         return _fine("Every file could be read.")
@@ -323,7 +325,7 @@ def _unreadable_images(run: Run) -> Answer:
     "They were learnt from and stayed hard. Look at them: the label may be wrong, or the image "
     "may show two classes.",
 )
-def _suspected_labels(run: Run) -> Answer:
+def _suspected_labels(run: "Run") -> Answer:
     weights = run.ensemble.sample_weights
     if not weights:
         return _skipped("The ensemble does not know the weights of its images.")
@@ -343,7 +345,7 @@ def _suspected_labels(run: Run) -> Answer:
     )
 
 
-def _not_recognised(run: Run) -> Answer:
+def _not_recognised(run: "Run") -> Answer:
     """PB012 after one round, which moves weights too little to tell: what is still taken for another."""
     boosted = run.results.method(OURS)
     right = None if boosted is None else boosted.learn_accuracy
@@ -368,7 +370,7 @@ def _not_recognised(run: Run) -> Answer:
     "Late rounds were composed for these images alone. If they are odd ones, fewer rounds do "
     "as well; correct or leave out those that are wrong.",
 )
-def _weight_on_few(run: Run) -> Answer:
+def _weight_on_few(run: "Run") -> Answer:
     if len(run.ensemble) == 1:
         return _skipped("There is one round, and no later one that the weights could lead astray.")
     weights = sorted(run.ensemble.sample_weights.values(), reverse=True)
@@ -390,7 +392,7 @@ _BEFORE = "The figures are of a promptboost that did not look for copies."
     "They are copies of images that taught the ensemble, byte for byte or to the eye. Accuracy on them "
     "says how well they are remembered: quote the accuracy without them, and take them out.",
 )
-def _leaked_images(run: Run) -> Answer:
+def _leaked_images(run: "Run") -> Answer:
     overlap = run.results.overlap
     if overlap is None:
         return _skipped(_BEFORE)
@@ -415,7 +417,7 @@ def _leaked_images(run: Run) -> Answer:
     "One image under two labels",
     "One of the labels is wrong, or the classes overlap: no classifier can be right about both.",
 )
-def _contradictory_labels(run: Run) -> Answer:
+def _contradictory_labels(run: "Run") -> Answer:
     if run.results.overlap is None:
         return _skipped(_BEFORE)
     mixed = run.results.overlap.contradictions
@@ -434,7 +436,7 @@ def _contradictory_labels(run: Run) -> Answer:
     "Repeated images",
     "An image that is there several times counts several times, while learning and in the accuracy.",
 )
-def _repeated_images(run: Run) -> Answer:
+def _repeated_images(run: "Run") -> Answer:
     if run.results.overlap is None:
         return _skipped(_BEFORE)
     repeats = run.results.overlap.repeats
@@ -453,7 +455,7 @@ def _repeated_images(run: Run) -> Answer:
     "Classes without descriptions",
     "For these classes the fit could choose among templates only.",
 )
-def _descriptions_missing(run: Run) -> Answer:
+def _descriptions_missing(run: "Run") -> Answer:
     missing = run.results.pool.missing
     if not missing:
         return _fine("Every class has descriptions, or none were asked for.")
@@ -469,7 +471,7 @@ def _descriptions_missing(run: Run) -> Answer:
     "Descriptions of no class",
     "These descriptions were not used. Is the name spelled as the class is?",
 )
-def _descriptions_unused(run: Run) -> Answer:
+def _descriptions_unused(run: "Run") -> Answer:
     unused = run.results.pool.unused
     if not unused:
         return _fine("All descriptions belong to a class.")
@@ -501,7 +503,7 @@ def foreign_names(ensemble: PromptEnsemble) -> Iterator[tuple[str, str, str]]:
     "It may be right (“larger than a cat”), or a slip in the descriptions that makes two classes "
     "alike.",
 )
-def _foreign_prompts(run: Run) -> Answer:
+def _foreign_prompts(run: "Run") -> Answer:
     leaks = list(foreign_names(run.ensemble))
     if not leaks:
         return _fine("No chosen prompt names another class.")
@@ -520,7 +522,7 @@ def _foreign_prompts(run: Run) -> Answer:
     "No choice of prompts made the template better, or seldom. Descriptions that say what can be "
     "seen give something to choose from.",
 )
-def _pool_of_little_use(run: Run) -> Answer:
+def _pool_of_little_use(run: "Run") -> Answer:
     rounds = run.ensemble.rounds
     idle = sum(item.error >= item.template_error for item in rounds)
     text = f"{number(idle)} of {count(len(rounds), 'round')} found nothing better than a template."

@@ -1,4 +1,4 @@
-"""What is installed, what works, and what to type where it does not."""
+"""Check the installation: libraries, extras, device, encoder and cache."""
 
 import platform
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _EXTRAS = {
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One thing that was looked at."""
+    """The outcome of one check; `ok` is None for an extra that is not installed."""
 
     name: str
     detail: str
@@ -27,23 +27,20 @@ class Diagnosis:
 
 
 def examine(encoder: str) -> dict[str, Callable[[], Diagnosis]]:
-    """Return everything that a fit with an encoder needs, by name, with what looks at it."""
-    tried = {
+    """Return the checks of everything that a fit with an encoder needs, by name."""
+    tests: dict[str, Callable[[], str]] = {
         "device": _device,
-        f"encoder {encoder}": lambda: _encoder(encoder),
+        f"encoder {encoder}": partial(_encoder, encoder),
         "embedding store": _store,
     }
     return {
-        "promptboost": _versions,
+        "promptboost": lambda: Diagnosis(
+            "promptboost", f"{promptboost.__version__} on Python {platform.python_version()}"
+        ),
         "libraries": _libraries,
         **{f"extra {extra}": partial(_extra, extra) for extra in _EXTRAS},
-        **{name: partial(_checked, name, look) for name, look in tried.items()},
+        **{name: partial(_test, name, test) for name, test in tests.items()},
     }
-
-
-def _versions() -> Diagnosis:
-    detail = f"{promptboost.__version__} on Python {platform.python_version()}"
-    return Diagnosis("promptboost", detail)
 
 
 def _libraries() -> Diagnosis:
@@ -59,16 +56,16 @@ def _version(package: str) -> str | None:
 
 
 def _extra(extra: str) -> Diagnosis:
-    packages = _EXTRAS[extra]
-    if missing := [name for name in packages if _version(name) is None]:
+    versions = {name: _version(name) for name in _EXTRAS[extra]}
+    if missing := [name for name, version in versions.items() if version is None]:
         hint = f"not installed ({', '.join(missing)}); type: pip install 'promptboost[{extra}]'"
         return Diagnosis(f"extra {extra}", hint, None)
-    return Diagnosis(f"extra {extra}", ", ".join(f"{name} {_version(name)}" for name in packages))
+    return Diagnosis(f"extra {extra}", ", ".join(f"{name} {v}" for name, v in versions.items()))
 
 
-def _checked(name: str, look: Callable[[], str]) -> Diagnosis:
+def _test(name: str, test: Callable[[], str]) -> Diagnosis:
     try:
-        return Diagnosis(name, look())
+        return Diagnosis(name, test())
     except (PromptBoostError, OSError, RuntimeError) as error:
         return Diagnosis(name, str(error), False)
 
@@ -99,7 +96,7 @@ def _store() -> str:
     from promptboost.encoders.store import EmbeddingStore
     from promptboost.run.preflight import check_store
 
-    check_store()  # one that cannot be read looks empty, and so sound
+    check_store()  # an unreadable one looks empty
     store = EmbeddingStore()
     checked, report = store.verify(), store.report()
     if not checked.ok:

@@ -107,46 +107,19 @@ def evaluate_images(
     progress: Progress,
 ) -> dict[str, Any]:
     """Evaluate a run on images embedded by each of its encoders; see :func:`evaluate_run`."""
-    guesses, chances = _guesses(classifier, rows)
-    inspection = inspect_run(folder, data, progress=progress)
-    record = {
-        "encoder": " + ".join(embedder.id for embedder in classifier.embedders),
-        **_figures(data, guesses, inspection),
-    }
-    if write is not None:
-        predictions = _predictions(data, guesses, chances, min_probability or 0.0)
-        write((*FIELDS, "label", "zero_shot"), [predictions])
-    if min_probability is not None:
-        record["sure"] = msgspec.to_builtins(coverage(chances, data.labels, min_probability))
-    return record
-
-
-def _guesses(
-    classifier: PromptClassifier, rows: Sequence[UnitRows]
-) -> tuple[list[Guesses], NDArray[np.float64]]:
-    """Predict with zero-shot and with the run; return the probabilities of the run, too.
-
-    Several encoders are averaged.
-    """
-    names, heads = classifier.class_names, classifier.heads
+    names, labels = data.class_names, data.labels
     zero_shot = [zero_shot_head(names, embedder) for embedder in classifier.embedders]
-    chances = mean_proba(heads, rows)
+    probabilities = mean_proba(classifier.heads, rows)
     guesses = [
         Guesses("zero-shot", "zero-shot", mean_index(zero_shot, rows)),
-        Guesses(OURS, "boosted", mean_index(heads, rows), probabilities=chances),
+        Guesses(OURS, "boosted", mean_index(classifier.heads, rows), probabilities=probabilities),
     ]
-    return guesses, chances
-
-
-def _figures(
-    data: Dataset, guesses: Sequence[Guesses], inspection: Inspection | None
-) -> dict[str, Any]:
-    """Measure guesses; without an inspection, nobody knows which images were learnt from."""
-    names, labels = data.class_names, data.labels
+    inspection = inspect_run(folder, data, progress=progress)
     leaked = None if inspection is None else inspection.leaked
     mixed = confusions(names, labels, guesses[-1].held_out, data.ids)
     by_class = per_class(names, labels, {guess.name: guess.held_out for guess in guesses})
-    return {
+    record = {
+        "encoder": " + ".join(embedder.id for embedder in classifier.embedders),
         "images": len(data),
         "learnt_from": None if leaked is None else int(leaked.sum()),
         "overlap": None if inspection is None else msgspec.to_builtins(inspection.overlap),
@@ -156,6 +129,12 @@ def _figures(
         "per_class": msgspec.to_builtins(by_class),
         "confusions": msgspec.to_builtins(mixed),
     }
+    if write is not None:
+        predictions = _predictions(data, guesses, probabilities, min_probability or 0.0)
+        write((*FIELDS, "label", "zero_shot"), [predictions])
+    if min_probability is not None:
+        record["sure"] = msgspec.to_builtins(coverage(probabilities, labels, min_probability))
+    return record
 
 
 def _predictions(
@@ -197,11 +176,11 @@ def _measured_on(
 
 
 def as_called_now(data: Dataset, folder: RunFolder) -> Dataset:
-    """Return images of a fit by the names that edits gave their classes, without those of dropped ones."""
+    """Rename the classes of images as edits did, and leave out images of dropped classes."""
     names = original_names(data.class_names, Lineage.read(folder.path).changes)
     now = {old: new for new, old in names.items()}
-    kept = [replace(image, label=now[image.label]) for image in data.images if image.label in now]
-    return Dataset(tuple(kept), tuple(names), data.bad)
+    images = [replace(image, label=now[image.label]) for image in data.images if image.label in now]
+    return Dataset(tuple(images), tuple(names), data.bad)
 
 
 def with_classes(data: Dataset, class_names: tuple[str, ...]) -> Dataset:
@@ -218,11 +197,10 @@ def with_classes(data: Dataset, class_names: tuple[str, ...]) -> Dataset:
 def inspect_run(
     run: RunFolder, data: Dataset, *, progress: Progress = no_progress
 ) -> Inspection | None:
-    """Look for images that a run learnt from, and for copies among the others.
+    """Find training images of a run among images, and copies among the others.
 
-    Where the images that taught the run are still there, one that was saved anew is recognised, too;
-    else those that are the same byte for byte. None if the run does not say: its figures are gone, or
-    an older promptboost wrote them.
+    If the training images are still there, re-encoded copies are recognized, too; else only copies
+    byte for byte. None if the run has no digests of its training images.
     """
     if not run.metrics_path.exists() or (digests := run.results.task.learn_digests) is None:
         return None
@@ -234,10 +212,10 @@ def inspect_run(
 
 
 def _learnt_images(run: RunFolder) -> Dataset | None:
-    """Find the images that taught a run, or None if they are gone or have changed."""
+    """Find the training images of a run; None if they are missing or have changed."""
     settings = run.settings
     try:
-        # Drawn from all files, so that only those that taught are read.
+        # Drawn from all files, so that only the training images are read.
         data = run.source.load(check=False)
         learn = divide(run.source, data, settings.shots, settings.seed).learn
         return learn if learn.fingerprint == run.learn_fingerprint else None

@@ -1,19 +1,17 @@
 """Explanations of predictions: of given images sentence by sentence, or of all held-out images."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from promptboost.data import ImageError, LabeledImage, find_images
 from promptboost.data.decode import BadImage
-from promptboost.data.shots import Task
 from promptboost.errors import DataError
-from promptboost.io import json_text
 from promptboost.model import PromptClassifier
-from promptboost.model.explanation import SHOWN, Explanation, explain_rows
+from promptboost.model.explanation import Explanation
 from promptboost.run.holdout import HeldOutSet, add_looks
 from promptboost.run.influence import (
     ConfusedPair,
@@ -21,9 +19,6 @@ from promptboost.run.influence import (
     confused_pairs,
     sentence_influences,
 )
-from promptboost.run.measurement import EmbeddedTask
-from promptboost.run.run_folder import RunFolder
-from promptboost.training import Fitted
 
 
 class ExplainedImages(NamedTuple):
@@ -92,26 +87,3 @@ def explain_held_out(run: Path, held_out: HeldOutSet) -> HeldOutReasons:
         confusions=confused_pairs(scores, ensemble, labels),
         sentences=sentence_influences(scores, ensemble, labels),
     )
-
-
-def write_explanations(
-    run: RunFolder, task: Task, embedded: EmbeddedTask, fitted: Fitted, names: Iterable[str]
-) -> None:
-    """Explain the images that the report of a fit shows: wrong answers against the right class."""
-    ensemble, head, wanted = fitted.ensemble, fitted.head, set(names)
-    texts = ensemble.texts()
-    vectors = np.asarray(embedded.members[0].encode_texts(texts))
-    by_text = dict(zip(texts, vectors, strict=True))
-    train = embedded.split(embedded.train[:, 0])[0]
-    records: dict[str, Mapping[str, Any]] = {}
-    for data, rows in ((task.measured, embedded.measured(task)), (task.learn, train)):
-        for name, image, row in zip(data.ids, data.images, rows, strict=True):
-            if name not in wanted or name in records:
-                continue
-            answer = str(head.predict(row[None])[0])
-            against = None if answer == image.label else image.label
-            (why,) = explain_rows(
-                ensemble, head, by_text, row[None], [name], answer=answer, against=against
-            )
-            records[name] = why.record(most=SHOWN)
-    run.write(run.explanations_path, json_text(records, indent=None))

@@ -1,11 +1,12 @@
-"""The whole way from images to a run folder, and the files of a finished fit."""
+"""Fit and measure a classifier, and write the run folder."""
 
 import base64
 import io
 import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,11 @@ from promptboost.encoders.group import EncoderGroup, open_embedder
 from promptboost.errors import InputError, RunError
 from promptboost.io import POOL_ROWS, json_text, tidy, write_bytes
 from promptboost.model import PromptEnsemble
+from promptboost.model.explanation import SHOWN, explain_rows
 from promptboost.model.head_files import check_head_file, write_head
 from promptboost.model.prediction import Prediction, csv_text
 from promptboost.pool.sources import pool_for
 from promptboost.progress import Progress, no_progress, stage
-from promptboost.run.explain import write_explanations
 from promptboost.run.measurement import EmbeddedTask, measure, shares_of_words
 from promptboost.run.overlap import inspect
 from promptboost.run.preflight import (
@@ -51,134 +52,104 @@ from promptboost.training import Executor, Fitted, Trainer
 _THUMBNAIL_SIDE = 96
 _PAIRS_SHOWN = 12
 
+#: Called with the folder before a run counts as finished, such as to write the report.
 Finish = Callable[[Path], object]
 
 
-@dataclass(frozen=True)
-class FitRequest:
-    """A fit as it is asked for.
-
-    `finish` is called with the folder once everything is measured, before the run counts as
-    finished: what writes the report and the card.
-    """
-
-    source: str  # images, as DataSource reads them
-    run: Path  # folder to write
-    settings: FitConfig  # to resume, they must be those of the run
-    overwrite: bool = False
-    resume: bool = False
-    cache: bool = True
-    progress: Progress = no_progress
-    device: str | None = None
-    finish: tuple[Finish, ...] = ()
-    trackers: tuple[Tracker, ...] = ()
-    executor: Executor | None = None  # embeds a pool too large for memory; without, it must fit
-
-
-def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) -> Results:
+def fit_run(
+    source: str,
+    run: Path,
+    settings: FitConfig,
+    *,
+    overwrite: bool = False,
+    resume: bool = False,
+    cache: bool = True,
+    device: str | None = None,
+    progress: Progress = no_progress,
+    finish: Sequence[Finish] = (),
+    trackers: Sequence[Tracker] = (),
+    executor: Executor | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Results:
     """Fit, measure, and write a run folder.
 
-    Bad input is found before anything is written. After that the folder holds an unfinished run
-    until the last file is there, and the same request with ``resume`` continues it, whatever
-    happened in between.
+    Invalid input raises before anything is written. After that the folder holds an unfinished run
+    until the last file is written, and the same call with `resume` continues it. An `executor` embeds
+    pools too large for memory.
     """
     start = time.perf_counter()
-    run, source = RunFolder(request.run), DataSource.parse(request.source)
-    run.check_free(overwrite=request.overwrite, resume=request.resume)
-    check_apart(source, run)
-    if request.resume and run.unfinished is None and _has_all(run):
-        tidy(run.path)
-        return _finished_already(run, source, request, say)
-    check_place(run)
-    with run.writing("fit", fit=True):
-        # Again, as the only writer: another fit may have begun or ended meanwhile.
-        run.check_free(overwrite=request.overwrite, resume=request.resume)
-        return _fit(request, source, run, start, say)
+    home, data = RunFolder(run), DataSource.parse(source)
+    home.check_free(overwrite=overwrite, resume=resume)
+    check_apart(data, home)
+    settings = lasting_settings(settings)
+    if resume and home.unfinished is None and _is_complete(home):
+        tidy(home.path)
+        return _finished_already(home, data, settings, say)
+    check_place(home)
+    with home.writing("fit", fit=True):
+        # Another fit may have begun or ended before this one became the only writer.
+        home.check_free(overwrite=overwrite, resume=resume)
+        folder = (home.unfinished or home) if resume else home
+        resuming = resume and folder.state != "missing"
+        if resuming and _is_complete(folder):
+            check_same_request(folder, data, settings)
+            folder.end()  # stopped before it replaced another run, or finished meanwhile
+            return _finished_already(home, data, settings, say)
+        if resuming:
+            check_same_request(folder, data, settings)
+        for name in settings.encoders:
+            check_head_file(name, run)
+        check_inputs(data, settings)
+        encoder = open_encoders(settings, say, cache=cache, progress=progress, device=device)
+        task = load_task(data, settings, progress=progress)
+        task = replace(task, source=source)  # results name it as it was typed
+        inspection = inspect(task.learn, task.held_out, progress=progress)
+        for line in (*task_remarks(task, settings.shots), *inspection.overlap.lines()):
+            say(line)
+        pool = pool_for(settings, data, task.class_names)
+        for line in (*prompts_remarks(settings), *pool_remarks(pool)):
+            say(line)
+        embedders = members_of(encoder)
+        if resuming:
+            check_same_content(folder, task, embedders[0])
+            folder.metrics_path.unlink(missing_ok=True)  # of a run without its ensemble
+        else:
+            folder = folder.begin(settings, about(data, task, embedders[0]))
+        tracking = Tracking(trackers, say) if trackers else None
+        if tracking:
+            tracking.begin(home.home.resolve().name, settings.to_table())
+        try:
+            rows = folder.path / POOL_ROWS
+            embedded = EmbeddedTask.embed(
+                task, pool, settings, encoder, executor=executor, folder=rows, progress=progress
+            )
+            begin = time.perf_counter()
+            fitted = _train(folder, task, embedded, settings, say, tracking, progress)
+            seconds = time.perf_counter() - begin
+            results = measure(task, embedded, fitted, settings, inspection, progress)
+            embedded.pool_rows.release()
+            results = msgspec.structs.replace(results, timing=timing(embedders, seconds, start))
+            write_run(folder, task, embedded, fitted, results, finish, progress=progress)
+        except BaseException:
+            if tracking:
+                tracking.fail()
+            raise
+        if tracking:
+            tracking.end(results, home.path)
+        return results
 
 
-def _has_all(run: RunFolder) -> bool:
-    """Tell whether a run is finished, and its text is there."""
+def _is_complete(run: RunFolder) -> bool:
+    """Return whether a run is finished and has its ensemble."""
     return run.state == "finished" and run.ensemble_path.exists()
 
 
 def _finished_already(
-    run: RunFolder, source: DataSource, request: FitRequest, say: Callable[[str], None]
+    run: RunFolder, source: DataSource, settings: FitConfig, say: Callable[[str], None]
 ) -> Results:
-    check_same_request(run, source, lasting_settings(request.settings))
+    check_same_request(run, source, settings)
     say(f"the run in {run.home} is finished already")
     return run.results
-
-
-def _fit(
-    request: FitRequest,
-    source: DataSource,
-    home: RunFolder,
-    start: float,
-    say: Callable[[str], None],
-) -> Results:
-    """Fit as the only writer of the folder."""
-    settings = lasting_settings(request.settings)
-    run = (home.unfinished or home) if request.resume else home
-    continuing = request.resume and run.state != "missing"
-    if continuing:
-        check_same_request(run, source, settings)
-    if continuing and _has_all(run):
-        run.end()  # stopped before it took the place of another, or finished meanwhile
-        return _finished_already(home, source, request, say)
-    encoder = _prepare(request, source, settings, say)
-    embedder = members_of(encoder)[0]
-    task = load_task(source, settings, progress=request.progress)
-    task = replace(task, source=request.source)  # figures name it as it was typed
-    inspection = inspect(task.learn, task.held_out, progress=request.progress)
-    for line in (*task_remarks(task, settings.shots), *inspection.overlap.lines()):
-        say(line)
-    pool = pool_for(settings, source, task.class_names)
-    for line in (*prompts_remarks(settings), *pool_remarks(pool)):
-        say(line)
-    if continuing:
-        check_same_content(run, task, embedder)
-        run.metrics_path.unlink(missing_ok=True)  # of a run whose text is gone
-    else:
-        run = run.begin(settings, about(source, task, embedder))
-    tracking = Tracking(request.trackers, say)
-    tracking.begin(home.home.resolve().name, settings.to_table())
-    try:
-        progress = request.progress
-        embedded = EmbeddedTask.embed(
-            task,
-            pool,
-            settings,
-            encoder,
-            executor=request.executor,
-            folder=run.path / POOL_ROWS,
-            progress=progress,
-        )
-        begin = time.perf_counter()
-        fitted = _train(run, task, embedded, settings, say, tracking, progress)
-        seconds = time.perf_counter() - begin
-        results = measure(task, embedded, fitted, settings, inspection, progress)
-        embedded.pool_rows.release()
-        results = msgspec.structs.replace(
-            results, timing=timing(members_of(encoder), seconds, start)
-        )
-        write_run(run, task, embedded, fitted, results, request.finish, progress=progress)
-    except BaseException:
-        tracking.fail()
-        raise
-    tracking.end(results, home.path)
-    return results
-
-
-def _prepare(
-    request: FitRequest, source: DataSource, settings: FitConfig, say: Callable[[str], None]
-) -> Embedder | EncoderGroup:
-    """Check the inputs before anything slow, such as reading all images; open the encoders."""
-    for name in settings.encoders:
-        check_head_file(name, request.run)
-    check_inputs(source, settings)
-    return open_encoders(
-        settings, say, cache=request.cache, progress=request.progress, device=request.device
-    )
 
 
 def open_encoders(
@@ -200,27 +171,28 @@ def _train(
     embedded: EmbeddedTask,
     settings: FitConfig,
     say: Callable[[str], None],
-    tracking: Tracking,
+    tracking: Tracking | None,
     progress: Progress,
 ) -> Fitted:
-    """Fit, and write the rounds so far to a file, from which the fit can be resumed."""
+    """Fit, and write each round to a file from which the fit can be resumed."""
 
     def write(ensemble: PromptEnsemble, _: BoostRound) -> None:
         run.write(run.partial_path, ensemble.to_json(sample_weights=True))
-        tracking.round(len(ensemble), ensemble.rounds[-1].error)
+        if tracking:
+            tracking.round(len(ensemble), ensemble.rounds[-1].error)
 
-    trainer, notes = (
-        Trainer(settings, progress=progress),
-        {"view_scale": settings.view_scale, "shots": settings.shots},
-    )
-    examples, pool = embedded.examples(task), embedded.pool_rows
     resume = None
     try:
         if run.partial_path.exists():
             resume = PromptEnsemble.load(run.partial_path)
             say(f"resuming after round {len(resume)}")
-        return trainer.fit(
-            examples, pool, embedded.members, notes=notes, resume=resume, on_round=write
+        return Trainer(settings, progress=progress).fit(
+            embedded.examples(task),
+            embedded.pool_rows,
+            embedded.members,
+            notes={"view_scale": settings.view_scale, "shots": settings.shots},
+            resume=resume,
+            on_round=write,
         )
     except InputError as error:
         if not run.partial_path.exists():
@@ -229,7 +201,7 @@ def _train(
 
 
 def about(source: DataSource, task: Task, embedder: Embedder) -> dict[str, dict[str, Any]]:
-    """Return what ``run.toml`` says beside the settings."""
+    """Return the tables of ``run.toml`` next to the settings."""
     encoder = embedder.encoder
     return {
         "data": {
@@ -249,7 +221,7 @@ def about(source: DataSource, task: Task, embedder: Embedder) -> dict[str, dict[
 
 
 def check_apart(source: DataSource, run: RunFolder) -> None:
-    """Raise for a place among the images, where the next fit would take the run for a class."""
+    """Raise for a run inside the folder of images, where the next fit would read it as a class."""
     if source.folder and run.path.resolve().is_relative_to(source.folder.resolve()):
         raise RunError(
             f"{run.path} is inside {source}, where it would be taken for a class of images; "
@@ -258,23 +230,23 @@ def check_apart(source: DataSource, run: RunFolder) -> None:
 
 
 def timing(embedders: Sequence[Embedder], fit_seconds: float, start: float) -> dict[str, float]:
-    """Return the seconds that were spent, by step."""
+    """Return the seconds of each step."""
     return {
-        "images_s": round(sum(one.seconds["images"] for one in embedders), 3),
-        "texts_s": round(sum(one.seconds["texts"] for one in embedders), 3),
+        "images_s": round(sum(e.seconds["images"] for e in embedders), 3),
+        "texts_s": round(sum(e.seconds["texts"] for e in embedders), 3),
         "boost_s": round(fit_seconds, 3),
         "total_s": round(time.perf_counter() - start, 3),
     }
 
 
 def images_shown(results: Results) -> list[str]:
-    """Name the images a report shows: of the most frequent confusions, and the hardest."""
-    mixed = [name for pair in results.confusions[:_PAIRS_SHOWN] for name in pair.images]
-    return list(dict.fromkeys([*mixed, *(item.image for item in results.hardest)]))
+    """Name the images of a report: of the most frequent confusions, and the hardest."""
+    confused = [name for pair in results.confusions[:_PAIRS_SHOWN] for name in pair.images]
+    return list(dict.fromkeys([*confused, *(image.image for image in results.hardest)]))
 
 
 def thumbnail(image: LabeledImage) -> str:
-    """Make a small JPEG of an image, as an address that holds the data itself."""
+    """Return a small JPEG of an image as a data URL."""
     small = image.open()
     small.thumbnail((_THUMBNAIL_SIDE, _THUMBNAIL_SIDE))
     buffer = io.BytesIO()
@@ -283,17 +255,15 @@ def thumbnail(image: LabeledImage) -> str:
 
 
 def write_thumbnails(run: RunFolder, names: Iterable[str], datasets: Iterable[Dataset]) -> None:
-    """Write thumbnails of the named images; one that is gone by now is left out."""
+    """Write thumbnails of the named images, except of those that can no longer be read."""
     wanted = set(names)
-    found: dict[str, str] = {}
+    urls: dict[str, str] = {}
     for data in datasets:
         for name, image in zip(data.ids, data.images, strict=True):
-            if name in wanted and name not in found:
-                try:
-                    found[name] = thumbnail(image)
-                except ImageError:
-                    continue
-    run.write(run.thumbnails_path, json_text(found, indent=None))
+            if name in wanted and name not in urls:
+                with suppress(ImageError):
+                    urls[name] = thumbnail(image)
+    run.write(run.thumbnails_path, json_text(urls, indent=None))
 
 
 def write_run(
@@ -302,13 +272,16 @@ def write_run(
     embedded: EmbeddedTask,
     fitted: Fitted,
     results: Results,
-    finish: Iterable[Finish] = (),
+    finish: Sequence[Finish] = (),
     text: bytes | None = None,
     *,
     progress: Progress = no_progress,
 ) -> None:
-    """Write everything, and only then let the run count as finished; a given `text` as it is."""
-    finish, shown = tuple(finish), images_shown(results)
+    """Write all files, then mark the run as finished.
+
+    The ensemble file is `text`, if given, byte for byte.
+    """
+    shown = images_shown(results)
     with stage(progress, "writing the run", 5 + len(finish)) as advance:
         run.write_ensemble(fitted.ensemble)
         if text is not None:
@@ -320,7 +293,7 @@ def write_run(
         advance()
         write_thumbnails(run, shown, (task.measured, task.learn))
         advance()
-        write_explanations(run, task, embedded, fitted, shown)
+        _write_explanations(run, task, embedded, fitted, shown)
         advance()
         results.write(run.metrics_path)
         advance()
@@ -328,6 +301,29 @@ def write_run(
             write(run.path)
             advance()
     run.end()
+
+
+def _write_explanations(
+    run: RunFolder, task: Task, embedded: EmbeddedTask, fitted: Fitted, names: Iterable[str]
+) -> None:
+    """Explain the predictions of the named images; wrong answers against the right class."""
+    ensemble, head, wanted = fitted.ensemble, fitted.head, set(names)
+    texts = ensemble.texts()
+    vectors = np.asarray(embedded.members[0].encode_texts(texts))
+    by_text = dict(zip(texts, vectors, strict=True))
+    train = embedded.split(embedded.train[:, 0])[0]
+    records: dict[str, Any] = {}
+    for data, rows in ((task.measured, embedded.measured(task)), (task.learn, train)):
+        for name, image, row in zip(data.ids, data.images, rows, strict=True):
+            if name not in wanted or name in records:
+                continue
+            answer = str(head.predict(row[None])[0])
+            against = None if answer == image.label else image.label
+            (explanation,) = explain_rows(
+                ensemble, head, by_text, row[None], [name], answer=answer, against=against
+            )
+            records[name] = explanation.record(most=SHOWN)
+    run.write(run.explanations_path, json_text(records, indent=None))
 
 
 def _predictions(task: Task, embedded: EmbeddedTask, fitted: Fitted) -> str:

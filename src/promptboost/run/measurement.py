@@ -1,4 +1,4 @@
-"""The measurement of a fit: its embeddings, and what is measured of the fitted text."""
+"""Embed the task of a fit, and measure the fitted ensemble and its baselines."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.baselines.base import FewShotSet, RowImages
 from promptboost.baselines.baselines import TEXT_BASELINES, guess_baselines, pool_heads
 from promptboost.baselines.measures import (
     OURS,
@@ -52,7 +51,7 @@ AVERAGED = f"{OURS}-averaged"
 
 @dataclass(frozen=True)
 class EmbeddedTask:
-    """A few-shot task as an encoder, or a group of several, sees it.
+    """The embeddings of a few-shot task.
 
     Attributes
     ----------
@@ -126,24 +125,20 @@ def measure(
     inspection: Inspection,
     progress: Progress = no_progress,
 ) -> Results:
-    """Evaluate a fit beside the baselines; the results lack the times only."""
+    """Evaluate a fit and its baselines; the results lack only the times."""
     encoder, ensemble, pool = embedded.members[0], fitted.ensemble, embedded.pool
-    head, train, test = (
-        fitted.head,
-        *(embedded.split(x)[0] for x in (embedded.train, embedded.test)),
-    )
-    *text, ours = _own_guesses(embedded, fitted)
-    shots = FewShotSet(RowImages({encoder.id: train}), task.learn.labels, task.class_names)
+    head, labels, learn_labels = fitted.head, task.held_out.labels, task.learn.labels
+    train, test = (embedded.split(x)[0] for x in (embedded.train, embedded.test))
     text_heads = [
         pool_heads(pool, member, embedded.pool_rows.of(number, member.dim))
         for number, member in enumerate(embedded.members)
     ]
-    baselines = guess_baselines(
-        shots, test, text_heads[0], pool, encoder, seed=settings.seed, progress=progress
+    guesses = guess_baselines(
+        train, learn_labels, test, text_heads[0], pool, seed=settings.seed, progress=progress
     )
+    guesses += _own_guesses(embedded, fitted)
+    ours = guesses[-1]
     staged = tuple(_stages(task, train, test, ensemble, encoder, progress))
-    guesses = [*baselines, *text, *_averaged(embedded, fitted, ours), ours]
-    labels, learn_labels = task.held_out.labels, task.learn.labels
     shown = {
         guess.name: guess.held_out if task.kind is not None else guess.learn
         for guess in guesses
@@ -151,13 +146,22 @@ def measure(
     }
     names, measured = task.class_names, task.measured
     words = shares_of_words(head, embedded.measured(task))
+    statistics = pool.statistics()
     return Results(
         task=_task_facts(task, settings),
         overlap=inspection.overlap,
         ensemble_fingerprint=ensemble.fingerprint,
         composed=Composed.of(ensemble),
         encoder=EncoderFacts(encoder.id, encoder.fingerprint, encoder.dim),
-        pool=_pool_facts(pool, ensemble),
+        pool=PoolFacts(
+            fingerprint=pool.fingerprint,
+            templates=statistics["templates"],
+            prompts=statistics["prompts"],
+            statistics=statistics,
+            missing=tuple(pool.missing),
+            unused=tuple(pool.unused),
+            chosen=chosen_sources(pool, ensemble),
+        ),
         residual=_residual_result(fitted, task, words),
         methods=tuple(guess.result(labels, learn_labels, inspection.leaked) for guess in guesses),
         staged=staged,
@@ -169,56 +173,34 @@ def measure(
 
 
 def _own_guesses(embedded: EmbeddedTask, fitted: Fitted) -> list[Guesses]:
-    """Return the predictions of the text alone, if there is a residual, and those of the fit."""
-    head = fitted.head
-    train, test = (embedded.split(x)[0] for x in (embedded.train[:, 0], embedded.test))
-    label = Composed.of(fitted.ensemble).label
-    heads = {OURS: (label, head)}
+    """Return the predictions of the text alone, of the average over encoders, and of the fit."""
+    head, label = fitted.head, Composed.of(fitted.ensemble).label
+    train, test = (embedded.split(x) for x in (embedded.train[:, 0], embedded.test))
+    averaged, heads = [], {OURS: (label, head)}
     if head.residual is not None:
-        heads = {
-            TEXT: (f"text alone: {label}", head.without_residual()),
-            OURS: ("text + residual", head),
-        }
-    return [
+        text_head = head.without_residual()
+        heads = {TEXT: (f"text alone: {label}", text_head), OURS: ("text + residual", head)}
+    if len(fitted.heads) > 1:
+        averaged = [
+            Guesses(
+                AVERAGED,
+                f"{heads[OURS][0]}, average of {len(fitted.heads)} encoders",
+                mean_index(fitted.heads, test),
+                mean_index(fitted.heads, train),
+                mean_proba(fitted.heads, test) if len(embedded.test) else None,
+            )
+        ]
+    *text, ours = (
         Guesses(
             name,
-            label,
-            some.predict_index(test),
-            some.predict_index(train),
-            some.predict_proba(test) if len(test) else None,
+            title,
+            each.predict_index(test[0]),
+            each.predict_index(train[0]),
+            each.predict_proba(test[0]) if len(test[0]) else None,
         )
-        for name, (label, some) in heads.items()
-    ]
-
-
-def _pool_facts(pool: PromptPool, ensemble: PromptEnsemble) -> PoolFacts:
-    """Sum up the sentences that there were, and which were chosen."""
-    statistics = pool.statistics()
-    return PoolFacts(
-        fingerprint=pool.fingerprint,
-        templates=statistics["templates"],
-        prompts=statistics["prompts"],
-        statistics=statistics,
-        missing=tuple(pool.missing),
-        unused=tuple(pool.unused),
-        chosen=chosen_sources(pool, ensemble),
+        for name, (title, each) in heads.items()
     )
-
-
-def _averaged(embedded: EmbeddedTask, fitted: Fitted, ours: Guesses) -> list[Guesses]:
-    """Return the predictions of several encoders together: the mean of their probabilities."""
-    if len(fitted.heads) == 1:
-        return []
-    train, test = (embedded.split(x) for x in (embedded.train[:, 0], embedded.test))
-    return [
-        Guesses(
-            AVERAGED,
-            f"{ours.label}, average of {len(fitted.heads)} encoders",
-            mean_index(fitted.heads, test),
-            mean_index(fitted.heads, train),
-            mean_proba(fitted.heads, test) if len(embedded.test) else None,
-        )
-    ]
+    return [*text, *averaged, ours]
 
 
 def _on_other_encoders(
@@ -227,30 +209,18 @@ def _on_other_encoders(
     fitted: Fitted,
     text_heads: list[dict[str, Head]],
 ) -> tuple[TransferResult, ...]:
-    """Evaluate the text on the other encoders of the fit, beside methods that use text alone."""
-    labels = task.held_out.labels
-    return tuple(
-        TransferResult(
-            member.id,
-            {
-                name: accuracy(head.predict_index(test), labels)
-                for name, head in {
-                    **{name: heads[name] for name in TEXT_BASELINES},
-                    OURS: ours,
-                }.items()
-            },
-            learnt_on=True,
-        )
-        for member, test, heads, ours in list(
-            zip(
-                embedded.members,
-                embedded.split(embedded.test),
-                text_heads,
-                fitted.heads,
-                strict=True,
-            )
-        )[1:]
-    )
+    """Evaluate the text on the other encoders of the fit, with the baselines that use text alone."""
+    results = []
+    tests = embedded.split(embedded.test)
+    for number, member in enumerate(embedded.members[1:], start=1):
+        heads = {name: text_heads[number][name] for name in TEXT_BASELINES}
+        heads[OURS] = fitted.heads[number]
+        figures = {
+            name: accuracy(head.predict_index(tests[number]), task.held_out.labels)
+            for name, head in heads.items()
+        }
+        results.append(TransferResult(member.id, figures, learnt_on=True))
+    return tuple(results)
 
 
 def shares_of_words(head: Head, rows: UnitRows) -> NDArray[np.float64] | None:
@@ -263,7 +233,7 @@ def shares_of_words(head: Head, rows: UnitRows) -> NDArray[np.float64] | None:
 def _residual_result(
     fitted: Fitted, task: Task, words: NDArray[np.float64] | None
 ) -> ResidualResult | None:
-    """Sum up how much of the answers is words."""
+    """Return the shares of the text in the predictions."""
     residual, labels = fitted.residuals[0], task.measured.labels
     if residual is None:
         return None
@@ -294,13 +264,13 @@ def _stages(
     """Evaluate the classifier after each round."""
     heads = staged_heads(ensemble, encoder, ensemble.embed(encoder))
     progress("evaluating rounds", 0, len(ensemble))
-    for number, (head, item) in enumerate(zip(heads, ensemble.rounds, strict=True), start=1):
+    for number, (head, round_) in enumerate(zip(heads, ensemble.rounds, strict=True), start=1):
         yield StageResult(
             number,
             accuracy(head.predict_index(test), task.held_out.labels),
             float(np.mean(head.predict_index(train[:, 0]) == task.learn.labels)),
-            item.error,
-            item.template_error,
+            round_.error,
+            round_.template_error,
         )
         progress("evaluating rounds", number, len(ensemble))
 
@@ -311,7 +281,7 @@ def _hardest(
     guesses: Indices,
     words: NDArray[np.float64] | None,
 ) -> tuple[HardImage, ...]:
-    """List the learning images by their weight at the end of the fit, heaviest first."""
+    """Return the training images with the largest weights at the end of the fit."""
     ids = task.learn.ids
     weights = np.array([ensemble.sample_weights.get(name, 0.0) for name in ids])
     order = np.argsort(-weights, kind="stable")[:_HARDEST]
@@ -346,7 +316,7 @@ def _text(text: str) -> str:
 
 
 def chosen_sources(pool: PromptPool, ensemble: PromptEnsemble) -> dict[str, dict[str, str]]:
-    """Return where each chosen prompt of each class comes from; for a concatenation, its sentence."""
+    """Return the source of each chosen prompt of each class; of a concatenation, that of its sentence."""
     sources: dict[str, dict[str, str]] = {}
     for name in ensemble.class_names:
         wanted = ensemble.prompts(name)

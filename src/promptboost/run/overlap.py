@@ -1,6 +1,6 @@
-"""Whether test is train: held-out images that were learnt from, and images with two labels.
+"""Copies among the images of a task: held-out images in the training set, and images with two labels.
 
-``fit``, ``compare`` and ``evaluate`` all ask here. What a copy is says :mod:`promptboost.data.copies`.
+:mod:`promptboost.data.copies` defines what a copy is.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ from promptboost.data.copies import (
 from promptboost.errors import count
 from promptboost.progress import Progress, no_progress
 
-# Copies that are written down, and that are named in a line.
+# Copies that are recorded, and copies named in a line.
 _KEPT, _NAMED = 50, 2
 
 
@@ -33,13 +33,13 @@ class Copy(msgspec.Struct, frozen=True):
     image: str
     label: str
     held_out: bool
-    of: str  # empty where only the digest of what was learnt from is known
+    of: str  # empty if only the digest of the training image is known
     of_label: str
     of_held_out: bool
-    exact: bool  # byte for byte, not only to the eye
+    exact: bool  # byte for byte, not only visually
 
     def named(self, labels: bool) -> str:
-        """Name both, with their labels where these are the matter."""
+        """Name both images, with their labels if `labels`."""
         if not self.of:
             return self.image
         own, other = (f" ({name})" if labels else "" for name in (self.label, self.of_label))
@@ -51,26 +51,23 @@ class CopyCount(msgspec.Struct, frozen=True):
 
     images: Count = 0
     exact: Count = 0  # of these are byte for byte the same as another
-    learnt: Count = 0  # of these were learnt from; the others are held out
+    learnt: Count = 0  # of these are training images; the others are held out
     first: tuple[Copy, ...] = ()
 
     def names(self, labels: bool = False) -> list[str]:
-        """Name the pairs that are written down."""
+        """Name the recorded pairs."""
         return [copy.named(labels) for copy in self.first]
 
 
 class Overlap(msgspec.Struct, frozen=True, kw_only=True):
     """Copies among the images of a task."""
 
-    leaks: CopyCount = CopyCount()  # held-out images that are copies of some learnt from
+    leaks: CopyCount = CopyCount()  # held-out images that are copies of training images
     contradictions: CopyCount = CopyCount()  # images with a copy under another label
-    repeats: CopyCount = CopyCount()  # images with a copy in their class, learnt or held out alike
+    repeats: CopyCount = CopyCount()  # images with a copy in their class
 
     def lines(self, *, run: bool = False) -> list[str]:
-        """Return what people should know, a line for each kind that there is.
-
-        `run` is for images that are not held out of a task but measured by a run.
-        """
+        """Return a remark on each kind of copy; with `run`, on images evaluated by a run."""
         leaks, mixed, repeats = self.leaks, self.contradictions, self.repeats
         lines = []
         if leaks.images and run:
@@ -99,14 +96,14 @@ class Overlap(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def without(self) -> str:
-        """What the accuracy on the other held-out images is called."""
+        """Label of the accuracy without leaked images."""
         images = count(self.leaks.images, "held-out image that was", "held-out images that were")
         return f"without the {images} learnt from"
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What is written down, and which held-out images were learnt from."""
+    """The copies of a task, and a mask of the held-out images that are in the training set."""
 
     overlap: Overlap
     leaked: NDArray[np.bool_]  # (m,)
@@ -120,10 +117,10 @@ def inspect(
     most: int | None = _KEPT,
     progress: Progress = no_progress,
 ) -> Inspection:
-    """Look for copies among the images of a task.
+    """Find copies among the images of a task.
 
-    `near` are pairs that look alike, as positions in the images to learn from and then those held
-    out; without it, thumbnails are compared here. No more than `most` of each kind are named.
+    `near` are pairs of similar images, as positions in the training images followed by the held-out
+    ones; by default thumbnails are compared. At most `most` of each kind are named.
 
     Examples
     --------
@@ -152,7 +149,7 @@ def inspect(
 def inspect_known(
     digests: Sequence[bytes], held_out: Dataset, *, progress: Progress = no_progress
 ) -> Inspection:
-    """Look for copies where only the digests of the images that were learnt from are known."""
+    """Find copies if only the digests of the training images are known."""
     learnt = len(digests)
     near = near_images(held_out.images, progress=progress)
     return _inspect(
@@ -184,7 +181,7 @@ def _inspect(
     def counted(partners: Indices) -> CopyCount:
         copied = np.flatnonzero(partners >= 0)
         pairs = [(i, int(partners[i])) for i in copied.tolist()]
-        # Two images that name each other are named once, a held-out one first.
+        # Two copies of each other are named once, a held-out one first.
         shown = [(i, j) for i, j in pairs if i > j or partners[j] != i]
         return CopyCount(
             len(pairs),
@@ -202,9 +199,9 @@ def _inspect(
 
 
 def among(pairs: Iterable[Pairs], positions: Indices, whole: int) -> Iterable[Pairs]:
-    """Return the pairs that lie within some of the images, as positions among these.
+    """Return the pairs within a subset of the images, as positions in the subset.
 
-    So that what was compared once for a whole dataset serves every draw from it.
+    A comparison of a whole dataset serves every subset of it.
 
     Examples
     --------

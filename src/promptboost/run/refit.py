@@ -1,9 +1,9 @@
-"""A run whose text was edited: what belongs to the text is learnt and measured again, the text stays."""
+"""Fit the residual of an edited run again, and measure it; the ensemble stays."""
 
 import shlex
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -39,49 +39,43 @@ from promptboost.training import Executor, Trainer
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class RefitRequest:
-    """A refit as it is asked for."""
+def refit_run(
+    run: Path,
+    output: Path | None = None,
+    source: str | None = None,
+    *,
+    cache: bool = True,
+    progress: Progress = no_progress,
+    device: str | None = None,
+    allow_download: bool = False,
+    finish: Sequence[Finish] = (),
+    executor: Executor | None = None,
+    say: Say = lambda _: None,
+) -> Results:
+    """Fit the residual of an edited run again and measure it; the ensemble file stays byte for byte.
 
-    run: Path
-    output: Path | None = None  # folder to write; the run itself if None
-    source: str | None = None  # images to learn from; those of the fit if None
-    cache: bool = True
-    progress: Progress = no_progress
-    device: str | None = None
-    allow_download: bool = False
-    finish: tuple[Finish, ...] = ()  # what writes the report and the card
-    executor: Executor | None = None  # embeds a pool too large for memory; without, it must fit
-
-
-def refit_run(request: RefitRequest, say: Say = lambda _: None) -> Results:
-    """Learn the residual of a run's text again, measure both, and keep the text byte for byte.
-
-    The new files take the place of the old at once, when all of them are there. Classes of the text
-    without images are kept in balance with the others; images of classes that the text does not have
-    are left out.
+    The new run is written to `output`, by default in place of the old one, once all its files are written.
+    `source` is where the training images are, by default those of the fit. Classes of the ensemble
+    without images are balanced with the others; images of other classes are left out.
     """
     start = time.perf_counter()
-    folder = RunFolder(request.run)
+    folder = RunFolder(run)
     folder.check_finished()
-    target = _target(folder, request.output)
+    target = _target(folder, output)
     text, ensemble, before = folder.steady(lambda: _read(folder))
-    settings, source = folder.settings, _source(folder, request.source)
-    check_apart(source, target)
+    settings, images = folder.settings, _source(folder, source)
+    check_apart(images, target)
     for name in settings.encoders:
-        check_trusted(name, allow_download=request.allow_download)
-    encoder = open_encoders(
-        settings, say, cache=request.cache, progress=request.progress, device=request.device
-    )
+        check_trusted(name, allow_download=allow_download)
+    encoder = open_encoders(settings, say, cache=cache, progress=progress, device=device)
     lineage = Lineage.read(folder.path)
-    task, changed = _task(folder, lineage, source, ensemble, before, request.progress, say)
-    pool = _pool(folder, lineage, source, ensemble, say)
-    inspection = inspect(task.learn, task.held_out, progress=request.progress)
+    task, changed = _task(folder, lineage, images, ensemble, before, progress, say)
+    pool = _pool(folder, lineage, images, ensemble, say)
+    inspection = inspect(task.learn, task.held_out, progress=progress)
     for line in (*task_remarks(task, None), *inspection.overlap.lines()):
         say(line)
-    progress = request.progress
     embedded = EmbeddedTask.embed(
-        task, pool, settings, encoder, executor=request.executor, progress=progress
+        task, pool, settings, encoder, executor=executor, progress=progress
     )
     begin = time.perf_counter()
     fitted = Trainer(settings, progress=progress).refit(
@@ -98,18 +92,18 @@ def refit_run(request: RefitRequest, say: Say = lambda _: None) -> Results:
     )
     _say_moved(before, settings, target, say)
     with target.writing("refit"):
-        # An editor asks nobody: what was learnt must be of the words that are there now.
+        # An editor takes no lock: the fit must be of the ensemble as it is now.
         if read_bytes(folder.ensemble_path) != text:
             raise RunError(
                 f"the text in {folder.path} was changed meanwhile; run the same command again"
             )
-        tables = about(source, task, embedded.members[0])
+        tables = about(images, task, embedded.members[0])
         if not changed:  # as the images call them, whatever the classes are called since
             known = folder.tables.get("data", {})
             tables["data"] |= {k: known[k] for k in ("learn_fingerprint", "classes") if k in known}
-        run = target.begin(settings, tables)
+        fresh = target.begin(settings, tables)
         if lineage.edits and task.kind is not None:
-            # Its figures are of all held-out images, those kept back among them.
+            # The results are of all held-out images, those kept back for the end included.
             lineage = msgspec.structs.replace(
                 lineage, looks=lineage.looks + 1, final_looks=lineage.final_looks + 1
             )
@@ -117,13 +111,13 @@ def refit_run(request: RefitRequest, say: Say = lambda _: None) -> Results:
                 "the figures are of all held-out images, those kept back too: counted as a look at both"
             )
         if lineage != Lineage():
-            lineage.write(run.path)
-        write_run(run, task, embedded, fitted, results, request.finish, text, progress=progress)
+            lineage.write(fresh.path)
+        write_run(fresh, task, embedded, fitted, results, finish, text, progress=progress)
     return results
 
 
 def _target(folder: RunFolder, output: Path | None) -> RunFolder:
-    """Return the folder to write; raise if there is something that must stay, or it cannot be written."""
+    """Return the folder to write; raise if it is in use or cannot be written."""
     if output is None:
         if folder.unfinished is not None:
             raise RunError(
@@ -138,7 +132,7 @@ def _target(folder: RunFolder, output: Path | None) -> RunFolder:
 
 
 def _read(folder: RunFolder) -> tuple[bytes, PromptEnsemble, Results]:
-    """Read the text of a run, also as it is written, and what was measured."""
+    """Read the ensemble of a run, as bytes and parsed, and its results."""
     _ = folder.tables
     return (
         read_bytes(folder.ensemble_path),
@@ -148,7 +142,7 @@ def _read(folder: RunFolder) -> tuple[bytes, PromptEnsemble, Results]:
 
 
 def _source(folder: RunFolder, given: str | None) -> DataSource:
-    """Return where the images are; an error names the folder that is gone."""
+    """Return the source of the images; raise if they are missing."""
     source = folder.source if given is None else DataSource.parse(given)
     if given is None and source.path is not None and not source.path.exists():
         raise DataError(
@@ -167,9 +161,9 @@ def _task(
     progress: Progress,
     say: Say,
 ) -> tuple[Task, bool]:
-    """Divide the images as the fit did, without those of classes that the text does not have.
+    """Split the images as the fit did, without those of classes that the ensemble does not have.
 
-    Then also tell whether the images to learn from are others than those of the fit.
+    The second value is whether the training images differ from those of the fit.
     """
     task = load_task(source, folder.settings, progress=progress)
     changed = task.learn.fingerprint != folder.learn_fingerprint
@@ -196,7 +190,7 @@ def _task(
 
 
 def _of_classes(data: Dataset, ensemble: PromptEnsemble, now: Mapping[str, str]) -> Dataset:
-    """Return the images of a text's classes, by the names that these have now."""
+    """Return the images of the classes of an ensemble, with the current names of these."""
     kept = tuple(
         replace(image, label=now[image.label])
         for image in data.images
@@ -208,9 +202,9 @@ def _of_classes(data: Dataset, ensemble: PromptEnsemble, now: Mapping[str, str])
 def _pool(
     folder: RunFolder, lineage: Lineage, source: DataSource, ensemble: PromptEnsemble, say: Say
 ) -> PromptPool:
-    """Make the pool of the fit again, which says how far its words can be trusted."""
+    """Build the pool of the fit again."""
     names = ensemble.class_names
-    # Sentences are kept under the names that classes had in the fit, and so did its templates say them.
+    # Sentences are listed under the class names of the fit, and its templates were filled with them.
     known = folder.tables.get("data", {}).get("classes", names)
     then = original_names(known, lineage.changes)
     try:
@@ -224,7 +218,7 @@ def _pool(
 
 
 def _say_moved(before: Results, settings: FitConfig, target: RunFolder, say: Say) -> None:
-    """Name the encoders on which the text was measured before: their vectors are of other words."""
+    """Name the encoders that the run was transferred to: their heads are outdated."""
     moved = [item.encoder for item in before.transfers if item.encoder not in settings.encoders]
     for name in moved:
         command = shlex.join(["transfer", str(target.path), "--encoder", name])

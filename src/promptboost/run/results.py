@@ -32,7 +32,7 @@ class LeftOut(msgspec.Struct, frozen=True):
 
 
 class TaskFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Which images taught and which tested; the digests are those of the images learnt from."""
+    """The task of a fit; the digests are those of the training images."""
 
     data: str
     classes: Count
@@ -46,7 +46,7 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def public(self) -> "TaskFacts":
-        """The same without the folders in which the images lay: a run is passed on."""
+        """The same without the folders of the images, as runs are shared."""
         bad = tuple(LeftOut(without_place(item.path, 2), item.reason) for item in self.bad_images)
         return msgspec.structs.replace(self, data=without_place(self.data), bad_images=bad)
 
@@ -60,7 +60,7 @@ class EncoderFacts(msgspec.Struct, frozen=True):
 
 
 class PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The words the fit could choose from; `chosen` says of each class where its prompts are from."""
+    """The pool of a fit; `chosen` has the source of each chosen prompt by class."""
 
     fingerprint: str | None = None
     templates: Count | None = None
@@ -82,7 +82,7 @@ class StageResult(msgspec.Struct, frozen=True):
 
 
 class HardImage(msgspec.Struct, frozen=True):
-    """A learning image with a large boosting weight."""
+    """A training image with a large boosting weight."""
 
     image: str
     label: str
@@ -95,8 +95,8 @@ class ResidualResult(msgspec.Struct, frozen=True, kw_only=True):
     """The residual, and the text's share of the predictions: see `Prediction.text_share`."""
 
     penalty: Positive | None  # None if the images said that it does harm: there is none then
-    text_scale: Positive  # the factor on the text beside it
-    text_loss: Positive | None = None  # log loss on images set aside of the fit, by the text alone,
+    text_scale: Positive  # the factor on the text logits
+    text_loss: Positive | None = None  # log loss on validation images, by the text alone
     loss: Positive | None = None  # and with the residual
     text_share: Share = 1.0  # mean over the measured images
     class_text_shares: dict[str, Share] = {}  # by class
@@ -105,7 +105,7 @@ class ResidualResult(msgspec.Struct, frozen=True, kw_only=True):
 class TransferResult(msgspec.Struct, frozen=True):
     """The same text on another encoder: accuracy by method, None where nothing was measured.
 
-    It may be one of several that the text was learnt on.
+    `learnt_on` is whether the fit used this encoder, too.
     """
 
     encoder: str
@@ -129,7 +129,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     encoder: EncoderFacts
     pool: PoolFacts = PoolFacts()
     methods: tuple[MethodResult, ...]
-    residual: ResidualResult | None = None  # None if none was asked for
+    residual: ResidualResult | None = None  # None if the fit had no residual
     staged: tuple[StageResult, ...] = ()
     per_class: tuple[ClassResult, ...] = ()
     confusions: tuple[Confusion, ...] = ()
@@ -176,7 +176,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def held_out(self) -> bool:
-        """Whether any image was kept from learning; without one, no accuracy is evidence."""
+        """Whether there are test images; without any, no accuracy is evidence."""
         return self.task.held_out is not None and self.task.held_out_images > 0
 
     def method(self, name: str) -> MethodResult | None:
@@ -184,7 +184,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
         return next((method for method in self.methods if method.name == name), None)
 
     def measured(self, name: str = OURS) -> float | None:
-        """Return a method's accuracy on held-out images or, if there are none, on learning ones."""
+        """Return the accuracy of a method on held-out images or, without any, on training images."""
         method = self.method(name)
         if method is None:
             return None
@@ -207,7 +207,7 @@ _KINDS = {
 
 
 def _worded(message: str) -> str:
-    """Put what msgspec says into our words: the place first, then what must be there.
+    """Rewrite an error message of msgspec: the path first, then the expected type.
 
     Examples
     --------

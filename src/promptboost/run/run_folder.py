@@ -1,4 +1,4 @@
-"""The run folder: what lies where, and whether a fit may write there."""
+"""The files of a run, their states and locks."""
 
 import contextlib
 import shlex
@@ -49,7 +49,7 @@ TomlValue = str | int | float | bool | list[str] | list[float]
 
 
 def write_toml(tables: Mapping[str, Mapping[str, TomlValue | None]]) -> str:
-    """Write tables as TOML text; a value of None is left out, as TOML has no word for it."""
+    """Write tables as TOML text, without values of None."""
     import tomli_w
 
     return tomli_w.dumps(
@@ -70,7 +70,7 @@ def _sound(value: Any) -> Any:
 
 
 def public(value: Any) -> Any:
-    """Return what ``run.toml`` says without the folders in which files lie: a run is passed on."""
+    """Return values of ``run.toml`` without the folders of paths, as runs are shared."""
     if isinstance(value, Mapping):
         return {name: public(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -80,7 +80,7 @@ def public(value: Any) -> Any:
 
 State = Literal["missing", "unfinished", "finished", "other"]
 
-# A fit that finds another one does not wait for it; a short write it does.
+# Seconds: a fit waits for a short write, but not for another fit.
 _PATIENCE_OF_A_FIT = 1.0
 
 
@@ -92,52 +92,52 @@ class RunFolder:
 
     @property
     def ensemble_path(self) -> Path:
-        """The classifier as text: the product."""
+        """The ensemble: the classifier as text."""
         return self.path / ENSEMBLE_FILE
 
     @property
     def weights_path(self) -> Path:
-        """The weights of the images at the end of the fit."""
+        """The weights of the training images at the end of the fit."""
         return self.path / WEIGHTS_FILE
 
     @property
     def settings_path(self) -> Path:
-        """What the fit was asked to do, on what, with what."""
+        """Settings, data, encoder and versions of the fit."""
         return self.path / "run.toml"
 
     @property
     def metrics_path(self) -> Path:
-        """Everything that was measured."""
+        """The results."""
         return self.path / "metrics.json"
 
     @property
     def predictions_path(self) -> Path:
-        """What each held-out image was taken for."""
+        """The prediction of each held-out image."""
         return self.path / "predictions.csv"
 
     @property
     def thumbnails_path(self) -> Path:
-        """Small copies of the images the report shows."""
+        """Thumbnails of the images in the report."""
         return self.path / "thumbnails.json"
 
     @property
     def explanations_path(self) -> Path:
-        """Why the images the report shows are answered as they are."""
+        """Explanations of the images in the report."""
         return self.path / "explanations.json"
 
     @property
     def issues_path(self) -> Path:
-        """The images that somebody should look at; there once they were looked for."""
+        """Suspicious images, once they were searched for."""
         return self.path / "issues.json"
 
     @property
     def partial_path(self) -> Path:
-        """The rounds so far; there only while a fit is unfinished."""
+        """The rounds so far of an unfinished fit."""
         return self.path / "partial.json"
 
     @property
     def home(self) -> Path:
-        """The folder as its user knows it, also where this run is to replace another."""
+        """The folder of the run, also while this one is to replace it."""
         return self.path.parent if self.path.name == NEXT else self.path
 
     # --- one writer, many readers: see promptboost.io ------------------------------------
@@ -146,14 +146,14 @@ class RunFolder:
     def writing(
         self, job: str, *, fit: bool = False, say: Callable[[str], None] | None = None
     ) -> Iterator[None]:
-        """Be the only writer of this run; a fit does not wait long for another."""
+        """Be the only writer of this run."""
         patience = {"patience": _PATIENCE_OF_A_FIT} if fit else {}
         with writing(self.home, job, say=say, **patience):
             self.forget()
             yield
 
     def steady(self, read: Callable[[], T]) -> T:
-        """Return what `read` reads in several files, all of one and the same run."""
+        """Return what `read` returns, with all files of the same run."""
 
         def anew() -> T:
             self.forget()
@@ -162,13 +162,13 @@ class RunFolder:
         return steady(self.path, anew)
 
     def forget(self) -> None:
-        """Read files again that were read before."""
+        """Drop cached files."""
         for name in ("tables", "results", "source"):
             self.__dict__.pop(name, None)
 
     @property
     def unfinished(self) -> "RunFolder | None":
-        """The fit to go on with: one that is to replace the run, else the run itself, else None."""
+        """The fit to resume: one that will replace the run, or the run itself, or None."""
         settle(self.path)
         fresh = staged(self.path)
         if fresh is not None and RunFolder(fresh).settings_path.exists():
@@ -176,16 +176,16 @@ class RunFolder:
         return self if self.state == "unfinished" else None
 
     def write(self, path: Path, text: str) -> None:
-        """Write a file of the run; a link in its place is replaced, as it could lead anywhere."""
+        """Write a file of the run; a symbolic link is replaced."""
         write_text(path, text, follow=False)
 
     def write_ensemble(self, ensemble: PromptEnsemble) -> None:
-        """Write the text, and the weights of the images beside it."""
+        """Write the ensemble and the weights of the images."""
         self.write(self.weights_path, json_text(ensemble.sample_weights))
         self.write(self.ensemble_path, ensemble.to_json())
 
     def head_path(self, encoder_id: str) -> Path:
-        """Return the place of the classifier embedded by one encoder."""
+        """Return the path of the head of an encoder."""
         return self.path / head_file(encoder_id)
 
     @property
@@ -205,13 +205,13 @@ class RunFolder:
         return "missing" if empty else "other"
 
     def check_readable(self) -> None:
-        """Raise unless there is a text to read; it is all that predicting needs."""
+        """Raise unless there is an ensemble, which is all that predicting needs."""
         settle(self.path)
         if not self.ensemble_path.exists():
             self.check_finished()
 
     def check_finished(self) -> None:
-        """Raise unless a finished run is here; the message says what to do."""
+        """Raise unless the run is finished."""
         settle(self.path)
         if self.state == "finished" and self.ensemble_path.exists():
             return
@@ -233,7 +233,7 @@ class RunFolder:
         )
 
     def _check_not_saved(self) -> None:
-        """Raise if a classifier was saved here from Python: it is used like a run, but knows no images."""
+        """Raise if this is a classifier saved from Python, which has no images or results."""
         if self.ensemble_path.exists() and not self.settings_path.exists():
             raise RunError(
                 f"{self.path} holds a classifier that was saved from Python, without its images and "
@@ -246,7 +246,7 @@ class RunFolder:
         return self.fit_command("-o", str(self.home), "--resume")
 
     def fit_command(self, *options: str) -> str:
-        """Return the command that fits on the images of this run."""
+        """Return a command that fits on the images of this run."""
         source = str(self.source)
         if not self.source.is_emoji and self.source.benchmark is None:
             source = place(source)
@@ -278,7 +278,7 @@ class RunFolder:
         )
 
     def clear(self) -> None:
-        """Delete the files of a run, and no others; the settings last, as they mark a run."""
+        """Delete the files of a run and no others, the settings last."""
         self.sweep()
         for file in self.path.glob(HEADS):
             file.unlink(missing_ok=True)
@@ -286,14 +286,13 @@ class RunFolder:
             (self.path / name).unlink(missing_ok=True)
 
     def sweep(self) -> None:
-        """Delete what a killed process left half-written."""
+        """Delete the temporary files of a killed process."""
         sweep(self.path)
 
     def begin(self, settings: FitConfig, about: dict[str, dict[str, Any]]) -> "RunFolder":
         """Write ``run.toml``: the settings, data, encoder and versions; return the folder to fill.
 
-        That is this one, or one inside if a run is here already, which stays until the new one is
-        finished: see :meth:`end`.
+        It is a folder inside if there is a run already, which stays until :meth:`end`.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         if self.state in ("finished", "unfinished"):
@@ -306,7 +305,7 @@ class RunFolder:
         return run
 
     def end(self) -> None:
-        """Count as finished: drop the rounds so far, and take the place of the run around, if any."""
+        """Mark the run as finished, and replace the run around it, if any."""
         self.sweep()
         self.partial_path.unlink(missing_ok=True)
         if self.path != self.home:
@@ -314,7 +313,7 @@ class RunFolder:
 
     @cached_property
     def tables(self) -> dict[str, dict[str, Any]]:
-        """What ``run.toml`` says, table by table."""
+        """The tables of ``run.toml``."""
         if not self.settings_path.exists():
             self._check_not_saved()
             raise RunError(f"{self.path} has no run.toml: it is no run folder")
@@ -327,14 +326,14 @@ class RunFolder:
 
     @cached_property
     def results(self) -> "Results":
-        """Everything that was measured, read once."""
+        """The results, read once."""
         from promptboost.run.results import Results
 
         return Results.read(self.metrics_path)
 
     @property
     def settings(self) -> FitConfig:
-        """What the fit was asked to do."""
+        """The settings of the fit."""
         try:
             return FitConfig.from_table(self.tables.get("fit", {}))
         except SettingError as error:
@@ -342,12 +341,12 @@ class RunFolder:
 
     @property
     def learn_fingerprint(self) -> str | None:
-        """The fingerprint of the images that were learnt from; None where ``run.toml`` has none."""
+        """The fingerprint of the training images, if ``run.toml`` has it."""
         return self.tables.get("data", {}).get("learn_fingerprint")
 
     @cached_property
     def source(self) -> DataSource:
-        """Where the images were, in words that hold in any folder."""
+        """The source of the images."""
         source = self.tables.get("data", {}).get("source", "DATA")
         if not isinstance(source, str):
             raise FileFormatError(f"{self.settings_path}: data.source must be a text")

@@ -22,8 +22,7 @@ from promptboost.model.classifier import PromptClassifier, load
 from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
 from promptboost.model.head import Head
 from promptboost.model.head_files import RESIDUAL_FILE, head_file
-from promptboost.report.page import card_markdown
-from promptboost.report.run import read_run
+from promptboost.report.page import card_markdown, read_run
 from promptboost.run.run_folder import RunFolder
 from promptboost.serve.batcher import Batcher, Outcome, ScoredImage
 from promptboost.serve.limits import Limits, RequestError

@@ -102,6 +102,11 @@ class PoolTexts:
             name = f"texts of {self.class_names[k]!r}"
             yield self.in_place(k, to_grid(rows, name=name, encoders=encoders))
 
+    def n_bytes(self, dim: int) -> int:
+        """Return the size of the rows of the pool, in memory or on disk, for embeddings of this length."""
+        rows = sum(len(self.templates) + len(prompts) for prompts in self.prompt_texts)
+        return rows * dim * np.dtype(np.int16).itemsize
+
     def distinct(self, k: int) -> list[str]:
         """Return each text of a class once, those of its templates first."""
         return list(dict.fromkeys([*self.template_texts[k], *self.prompt_texts[k]]))

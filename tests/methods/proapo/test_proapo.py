@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from promptboost.baselines.fitted import TextClassifier
 from promptboost.encoders.base import UnitRows
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import PoolError, SettingError
 from promptboost.methods import FewShotSet, RowImages, load_fitted, make_method, save_fitted
+from promptboost.methods.fitted import TextClassifier
 from promptboost.methods.proapo import ProAPO
 from promptboost.pool import PromptPool, build_pool
 

@@ -6,15 +6,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from promptboost.baselines.base import FewShotSet, Group, Method, Transfer, check_numbers
-from promptboost.baselines.fitted import TextClassifier
 from promptboost.encoders.base import Encoder
 from promptboost.errors import PoolError
+from promptboost.methods.base import FewShotSet, Group, Method, Transfer, check_numbers
+from promptboost.methods.fitted import TextClassifier
 from promptboost.methods.proapo.class_search import ClassSearch, ClassUnits, units_of
 from promptboost.methods.proapo.evolution import EvolutionEffort
 from promptboost.methods.proapo.template_search import Chosen, Fitness, choose_templates, library
 from promptboost.pool import PromptPool
-from promptboost.pool.combination import sentence_sources, sentences
+from promptboost.pool.pool import sentence_sources, sentences
 
 # Sources of this name hold other names of the classes.
 _SYNONYMS = "synonym"

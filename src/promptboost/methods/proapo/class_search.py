@@ -8,9 +8,9 @@ from math import log
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.baselines.fitted import embed_distinct
 from promptboost.boosting.composition import log_losses
 from promptboost.encoders.base import Encoder
+from promptboost.methods.fitted import embed_distinct
 from promptboost.methods.proapo.evolution import Candidate, EvolutionEffort, Space, evolve
 from promptboost.methods.proapo.template_search import (
     Fitness,

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.baselines.fitted import embed_distinct
 from promptboost.encoders.base import Encoder
 from promptboost.errors import LabelError
+from promptboost.methods.fitted import embed_distinct
 from promptboost.methods.proapo.evolution import Candidate, EvolutionEffort, Space, evolve
 from promptboost.pool import PLAIN_TEMPLATE, fill
 

@@ -4,10 +4,10 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from promptboost.baselines.base import Bank, FewShotSet, Group, Method, Transfer
-from promptboost.baselines.fitted import TextClassifier, filled
 from promptboost.encoders.base import Encoder
 from promptboost.errors import PoolError, SettingError
+from promptboost.methods.base import Bank, FewShotSet, Group, Method, Transfer
+from promptboost.methods.fitted import TextClassifier, filled
 from promptboost.pool import PLAIN_TEMPLATE, PromptPool, fill
 from promptboost.pool.pool import sentences
 from promptboost.pool.templates import connect

@@ -285,7 +285,7 @@ class Method(ABC):
 
     def origin(self, shots: FewShotSet, encoder: Encoder) -> Origin:
         """Return where a classifier of this method comes from."""
-        from promptboost.baselines.registry import spelled
+        from promptboost.methods.registry import spelled
 
         return Origin(spelled(self), shots.class_names, encoder)
 

@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from typing import Any, Union, get_args, get_origin, get_type_hints
 from urllib.parse import unquote
 
-from promptboost.baselines.base import Method
 from promptboost.errors import SettingError
+from promptboost.methods.base import Method
 from promptboost.plugins import PluginWarning, import_object, load_plugins
 
 ENTRY_POINTS = "promptboost.methods"
@@ -49,17 +49,17 @@ class MethodRecord:
 
 # Name, what it is, where it is in this package, and the settings that make this name of it.
 _BUILT_IN: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
-    ("zero-shot", "zero-shot, “a photo of a {}.”", "baselines.sentence_means:ZeroShot", {}),
+    ("zero-shot", "zero-shot, “a photo of a {}.”", "methods.sentence_means:ZeroShot", {}),
     (
         "zero-shot-dataset",
         "zero-shot, the benchmark's own template",
-        "baselines.sentence_means:ZeroShot",
+        "methods.sentence_means:ZeroShot",
         {"template": "dataset"},
     ),
     (
         "zero-shot-80",
         "zero-shot, mean of the templates",
-        "baselines.sentence_means:ZeroShot",
+        "methods.sentence_means:ZeroShot",
         {"template": "all"},
     ),
     (
@@ -68,21 +68,21 @@ _BUILT_IN: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
         "methods.waffle:WaffleCLIP",
         {},
     ),
-    ("dclip", "DCLIP descriptors, re-implemented", "baselines.sentence_means:DCLIP", {}),
-    ("cupl", "CuPL sentences, re-implemented", "baselines.sentence_means:CuPL", {}),
+    ("dclip", "DCLIP descriptors, re-implemented", "methods.sentence_means:DCLIP", {}),
+    ("cupl", "CuPL sentences, re-implemented", "methods.sentence_means:CuPL", {}),
     (
         "cupl+templates",
         "CuPL sentences and the templates, re-implemented",
-        "baselines.sentence_means:CuPL",
+        "methods.sentence_means:CuPL",
         {"templates": True},
     ),
-    ("pool-mean", "mean of the whole pool", "baselines.sentence_means:PoolMean", {}),
+    ("pool-mean", "mean of the whole pool", "methods.sentence_means:PoolMean", {}),
     ("proapo", "ProAPO, re-implemented", "methods.proapo:ProAPO", {}),
     ("llmbo", "LLMbo, re-implemented", "methods.llmbo:LLMbo", {}),
     ("pez", "PEZ, re-implemented", "methods.learned_tokens:PEZ", {}),
     ("coop", "CoOp, re-implemented", "methods.learned_tokens:CoOp", {}),
     ("promptsrc", "PromptSRC, re-implemented", "methods.promptsrc:PromptSRC", {}),
-    ("logistic", "logistic regression on the images", "baselines.logistic:Logistic", {}),
+    ("logistic", "logistic regression on the images", "methods.logistic:Logistic", {}),
     ("tip-adapter", "Tip-Adapter, re-implemented", "methods.tip_adapter:TipAdapter", {}),
     (
         "tip-adapter-f",

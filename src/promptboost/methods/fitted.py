@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.baselines.base import Arrays, Bank, FittedMethod, Images, Logits, Origin
 from promptboost.encoders.base import Encoder
 from promptboost.errors import FileFormatError, PoolError
+from promptboost.methods.base import Arrays, Bank, FittedMethod, Images, Logits, Origin
 from promptboost.pool import fill
 
 
@@ -49,7 +49,7 @@ class LinearClassifier(FittedMethod):
 
     Examples
     --------
-    >>> from promptboost.baselines.base import RowImages
+    >>> from promptboost.methods.base import RowImages
     >>> from promptboost.encoders.fake import FakeEncoder
     >>> encoder = FakeEncoder(dim=8)
     >>> rows = encoder.encode_texts(["red", "blue"])
@@ -133,7 +133,7 @@ class TextClassifier(FittedMethod):
 
     Examples
     --------
-    >>> from promptboost.baselines.base import RowImages
+    >>> from promptboost.methods.base import RowImages
     >>> from promptboost.encoders.fake import FakeEncoder
     >>> one, other = FakeEncoder(dim=16, seed=0), FakeEncoder(dim=16, seed=1)
     >>> seen = {e.id: e.encode_texts(["red", "blue"])[:, None] for e in (one, other)}
