@@ -12,8 +12,8 @@ import msgspec
 
 from promptboost.baselines.measures import Count, Positive, Share
 from promptboost.config import DEFAULT_ENCODER, FitConfig
+from promptboost.distributed.engine import unit_name
 from promptboost.distributed.storage import Storage
-from promptboost.distributed.unit import unit_name
 from promptboost.errors import FileFormatError, RunError, SettingError
 from promptboost.io import (
     is_ours,

@@ -29,8 +29,15 @@ from promptboost.compare.summary import (
     with_times,
 )
 from promptboost.compare.world import World
-from promptboost.distributed.engine import Engine, Placement, Say, run_units
-from promptboost.distributed.unit import Job, Receipt, WorkUnit
+from promptboost.distributed.engine import (
+    Engine,
+    Job,
+    Placement,
+    Receipt,
+    Say,
+    WorkUnit,
+    run_units,
+)
 from promptboost.errors import PromptBoostError, RunError, count
 from promptboost.io import write_text, writing
 from promptboost.methods import METHODS, Transfer, make_method

@@ -34,9 +34,16 @@ from promptboost.boosting.gradient.blocks import (
 )
 from promptboost.boosting.grid import GridRows, from_grid
 from promptboost.boosting.problem import GridPool
-from promptboost.distributed.engine import Engine, run_units
-from promptboost.distributed.residents import ResidentLostError, Residents
-from promptboost.distributed.unit import Job, Result, WorkUnit, unit_name
+from promptboost.distributed.engine import (
+    Engine,
+    Job,
+    ResidentLostError,
+    Residents,
+    UnitResult,
+    WorkUnit,
+    run_units,
+    unit_name,
+)
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import RunError, count
 from promptboost.io import write_bytes
@@ -230,14 +237,14 @@ class BlockWorker:
         self._embedder = Embedder.open(encoder, cache=cache, device=device)
         self._storage = Job("", {}, out).storage
 
-    def do(self, order: Any) -> Result:
+    def do(self, order: Any) -> UnitResult:
         """Embed the list of texts that lies in storage, and return rows on the grid."""
         from promptboost.boosting.grid import to_grid
         from promptboost.training.pool_rows import encode_by
 
         texts = json.loads(self._storage.read(order["list"]))
         rows = to_grid(encode_by(self._embedder)(texts), name=f"texts of {order['class']!r}")
-        return Result(np.ascontiguousarray(rows, dtype="<i2").tobytes(), len(texts))
+        return UnitResult(np.ascontiguousarray(rows, dtype="<i2").tobytes(), len(texts))
 
 
 def embedded_blocks(
@@ -281,7 +288,7 @@ def embedded_blocks(
             f"first because: {outcome.failed[0].problem}. What is done is kept: the same command goes on"
         )
     for unit in all_units:
-        content = job.storage.read(job.place(unit))
+        content = job.storage.read(job.path(unit))
         yield np.frombuffer(content, dtype="<i2").reshape(-1, embedder.dim)
 
 

@@ -140,6 +140,17 @@ class Storage:
         return open_url(self.url)
 
 
+def is_url(path: str) -> bool:
+    """Return whether fsspec opens it, rather than this machine.
+
+    Examples
+    --------
+    >>> is_url("s3://bucket/photos"), is_url("photos/1.jpg")
+    (True, False)
+    """
+    return "://" in path
+
+
 def open_url(url: str) -> tuple[Any, str]:
     """Return the file system of a URL, and the path in it.
 

@@ -15,9 +15,17 @@ from promptboost.compare.method_code import code_of
 from promptboost.compare.world import Draw, World
 from promptboost.config import FitConfig
 from promptboost.data.benchmarks.registry import BENCHMARKS
-from promptboost.distributed import unit as scale
-from promptboost.distributed.engine import Engine, Placement, Say, run_units
-from promptboost.distributed.unit import Job, Receipt, UnitError, WorkUnit
+from promptboost.distributed.engine import (
+    Engine,
+    Job,
+    Placement,
+    Receipt,
+    Say,
+    UnitError,
+    UnitResult,
+    WorkUnit,
+    run_units,
+)
 from promptboost.encoders import Encoder, load_encoder
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import (
@@ -174,7 +182,7 @@ class Laboratory:
             key = self._key(plan, cell)
             if key not in self.book:
                 order = {"source": plan.source, "pair": plan.pair, "cell": list(cell), "key": key}
-                units.append(WorkUnit(name, order, group=f"{cell[0]} {cell[-1]}"))
+                units.append(WorkUnit(name, order))
         if not units:
             return
         request, folder = self.request, Path(CELLS).stem
@@ -378,10 +386,10 @@ class PaperWorker:
         worker._laboratory = laboratory
         return worker
 
-    def do(self, order: Mapping[str, Any]) -> scale.Result:
+    def do(self, order: Mapping[str, Any]) -> UnitResult:
         """Measure one cell."""
         try:
-            return scale.Result(self._laboratory.measured(order))
+            return UnitResult(self._laboratory.measured(order))
         except (MissingExtraError, RunError):  # another machine may be as it should
             raise
         except PromptBoostError as error:
