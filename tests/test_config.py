@@ -1,9 +1,11 @@
 import dataclasses
 import inspect
+import re
 import tomllib
 from typing import get_type_hints
 
 import click
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -210,25 +212,30 @@ def test_a_file_has_every_setting(tmp_path):
 
 
 def test_the_estimator_has_the_settings_under_the_names_of_scikit_learn():
-    called = {"rounds": "n_rounds", "views": "n_views"}
+    called = {name: name for name in ("composer", "residual")}
+    called |= {"rounds": "n_rounds", "views": "n_views"}
     parameters = inspect.signature(PromptBoostClassifier).parameters
     hints = get_type_hints(PromptBoostClassifier.__init__)
     wanted = get_type_hints(FitConfig)
-    shared = [*settings_of(BoostConfig), "views", "view_scale", "concatenate"]
-    for name in shared:
-        if name == "seed":
-            continue
-        ours = called.get(name, name)
+    for name, ours in called.items():
         assert parameters[ours].default == SETTINGS[name].default, name
         assert hints[ours] == wanted[name], name
         first_words = " ".join(SETTINGS[name].help.split()[:6])
         assert first_words in PromptBoostClassifier.__doc__
     # None draws a seed, as everywhere in scikit-learn; labels and images are given to fit; encoder,
     # pool and templates take objects too; and an image that cannot be used is an error.
-    # Which encoders answer is no setting of a fit.
-    own = {"encoder", "average", "pool", "templates", "class_names", "cache", "random_state"}
-    assert set(parameters) == {called.get(name, name) for name in shared if name != "seed"} | own
-    assert set(SETTINGS) - set(shared) == {"encoder", "prompts", "templates", "shots", "on_bad"}
+    # Which encoders predict is no setting of a fit.
+    others = {"encoder", "average", "pool", "templates", "class_names", "cache", "random_state"}
+    assert set(parameters) == {*called.values(), *others, "settings"}
+    shared = {*settings_of(BoostConfig), "views", "view_scale", "concatenate"}
+    assert set(SETTINGS) - shared == {"encoder", "prompts", "templates", "shots", "on_bad"}
+    X, y = np.eye(4), ["a", "a", "b", "b"]
+    for name in shared - {*called, "seed"}:
+        assert re.search(rf"\b{name}\b", PromptBoostClassifier.__doc__)
+        composer = SETTINGS[name].only_for or "gradient"
+        model = PromptBoostClassifier(composer=composer, settings={name: object()})
+        with pytest.raises(SettingError, match=f"{name} is <object"):
+            model.fit(X, y)
 
 
 def test_the_method_has_the_settings_of_boosting():

@@ -117,13 +117,16 @@ def test_a_file_imports_no_code(fitted, tmp_path, monkeypatch, average):
     first, second = named[::-1] if average else named
     text = replace(fitted.ensemble_, encoder_id=first.id, further_encoders=(second,))
     text.save(tmp_path / "ensemble.json")
-    for given in (tmp_path, text):
-        with pytest.raises(EncoderError, match="code that would be imported"):
-            PromptBoostClassifier.from_ensemble(given, average=average)
+    with pytest.raises(EncoderError, match="code that would be imported"):
+        PromptBoostClassifier.load(tmp_path, average=average)
+    with pytest.raises(EncoderError, match="code that would be imported"):
+        PromptBoostClassifier.from_ensemble(text, average=average)
     assert PromptBoostClassifier.load(tmp_path, "fake:48-0").encoder == "fake:48-0"
 
 
-def test_a_file_contacts_no_hub_unasked(fitted, monkeypatch):
+@pytest.mark.parametrize("from_file", [False, True])
+def test_a_file_contacts_no_hub_unasked(fitted, tmp_path, monkeypatch, from_file):
+    fitted.save(tmp_path)
     asked = []
     monkeypatch.setattr(
         estimator,
@@ -131,7 +134,10 @@ def test_a_file_contacts_no_hub_unasked(fitted, monkeypatch):
         lambda name, *, allow_download: asked.append((name, allow_download)),
     )
     for given in ({}, {"allow_download": True}, {"encoder": "fake:16-1"}):
-        PromptBoostClassifier.from_ensemble(fitted.ensemble_, **given)
+        if from_file:
+            PromptBoostClassifier.load(tmp_path, **given)
+        else:
+            PromptBoostClassifier.from_ensemble(fitted.ensemble_, **given)
     assert asked == [("fake:48-0", False), ("fake:48-0", True)]
 
 

@@ -239,7 +239,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
         # Without images or sentences there is nothing for the default encoder to embed.
         numeric = _is_auto(self.encoder) and not holds_images(X)
-        source = None if numeric else embedder_of(self.encoder, self.cache)
+        source = embedder_of(None if numeric else self.encoder, self.cache)
         config = self._config(images=holds_images(X))
         examples = self._examples(X, y, sample_weight, views, source, config)
         prompted = source is not None
@@ -422,11 +422,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """
         ensemble = load(path).ensemble
         if encoder is None:
-            names = [item.id for item in ensemble.encoders]
-            names = names if parameters.get("average") else names[:1]
-            for name in names:
-                check_trusted(name, allow_download=allow_download)
-            encoder = names if len(names) > 1 else ensemble.encoder_id
+            encoder = _encoders_of(ensemble, parameters.get("average"), allow_download)
         self = cls(encoder, **parameters)
         sources = self._sources()
         heads = load(path, sources, text_only=not self.residual).heads
@@ -437,13 +433,17 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         cls,
         ensemble: PromptEnsemble,
         encoder: TextSource | str | Sequence[str | Encoder] | None = None,
+        *,
+        allow_download: bool = False,
         **parameters: Any,
     ) -> "PromptBoostClassifier":
         """Return a fitted classifier with a given text, without a residual.
 
-        The class names are the labels, and the encoder is by default that of the fit.
+        The class names are the labels. The other parameters are those of :meth:`load`.
         """
-        self = cls(ensemble.encoder_id if encoder is None else encoder, **parameters)
+        if encoder is None:
+            encoder = _encoders_of(ensemble, parameters.get("average"), allow_download)
+        self = cls(encoder, **parameters)
         sources = self._sources()
         return self._restored(ensemble, sources, [ensemble.embed(source) for source in sources])
 
@@ -563,7 +563,10 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             check_embeddings(X, self.encoder)
             rows = validate_data(self, X, reset=False, dtype="numeric")
             return [np.asarray(self._space.unit(np.asarray(rows, dtype=np.float64)))]
-        self._check_sentences()
+        if self._space.constant is not None:
+            raise DataError(
+                "X holds images, but the fit was on a numeric matrix: fit on images first"
+            )
         embedders = self._embedders()
         data = Dataset(as_images(X), ())
         return [
@@ -644,6 +647,17 @@ class ImageEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
 def _is_auto(encoder: object) -> bool:
     return isinstance(encoder, str) and encoder == AUTO
+
+
+def _encoders_of(
+    ensemble: PromptEnsemble, average: object, allow_download: bool
+) -> str | list[str] | None:
+    """Return the encoders that a text names, if they can be trusted: all to average, else the first."""
+    names = [item.id for item in ensemble.encoders]
+    names = names if average else names[:1]
+    for name in names:
+        check_trusted(name, allow_download=allow_download)
+    return names if len(names) > 1 else ensemble.encoder_id
 
 
 def _first(source: Source | None) -> TextSource | None:
