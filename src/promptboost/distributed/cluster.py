@@ -1,7 +1,7 @@
 """A Ray cluster as an engine: one that runs here or elsewhere, else a new one on this machine's cores.
 
-Ray restarts workers that end and repeats their unit, elsewhere if a node is lost. A unit that raises is tried
-on other nodes, and a worker that fails one unit after the other gets no more of them.
+Ray restarts workers that end and repeats their unit, elsewhere if a node is lost. A unit that raises is
+tried on other nodes, and a worker that fails one unit after the other gets no more of them.
 """
 
 import contextlib

@@ -87,7 +87,7 @@ def read_list(storage: Storage, order: dict[str, Any]) -> list[Any]:
     if "items" in order:
         return msgspec.convert(order["items"], list[item_type])
     content = storage.read(f"{_LISTS}/{order['list']}")
-    return msgspec.json.decode(content, type=list[item_type])  # type: ignore[no-any-return]
+    return msgspec.json.decode(content, type=list[item_type])
 
 
 @dataclass
