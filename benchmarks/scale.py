@@ -260,7 +260,8 @@ def planning(folder: Path, items: Iterable[ImageItem], rows: int) -> dict[str, f
     for unit in plan.units[::2]:
         (folder / "units" / unit.name).touch()
     start = time.perf_counter()
-    missing = len([unit for unit in plan.units if unit.name not in plan.job.done()])
+    done = plan.job.done()
+    missing = sum(unit.name not in done for unit in plan.units)
     seconds += time.perf_counter() - start
     assert missing == len(plan.units) // 2, (missing, len(plan.units))
     return {"rows": rows, "shards": len(plan.units), "missing": missing, "seconds": seconds}

@@ -43,16 +43,15 @@ _STRIKES = 3
 _LOOK_AGAIN, _RELEASE, _NO_WORKER = 2.0, 10.0, 30.0
 # Seconds that a resident may take to start while others have started already.
 _START = 60.0
-# About the least that Ray takes: nothing of ours goes through it but sums over classes, a number a row.
+# About Ray's minimum: only sums over classes go through it, a number per row.
 _OBJECT_STORE_BYTES = 80 * 2**20
-# Seconds that a cluster has to answer, busy as it may be; Ray itself would wait a minute and a half for one
-# that is gone.
+# Seconds that a busy cluster may take to answer; Ray itself would wait a minute and a half.
 _PATIENCE = 20.0
-# Calls by which to hear whether a cluster, or its server for clients, listens and wants a token.
+# Calls to check whether a cluster, or its server for clients, answers and requires a token.
 _CALL, _CLIENT_CALL = "NodeInfoGcsService/GetClusterId", "RayletDriver/ClusterInfo"
 
-# What Ray's client says where the head node's process for it died between fork and exec: its server forks
-# while threads of its own make calls, which goes wrong now and then on a busy node. The next mostly lives.
+# The error of Ray's client if the process for it died between fork and exec on the head node: the server forks
+# while its threads make calls, which fails now and then on a busy node. The next one mostly lives.
 _STILLBORN, _STARTS = "Initialization failure from server", 4
 
 
@@ -483,10 +482,10 @@ def cause_of(error: Exception) -> str:
 
 def _start(address: str | None) -> tuple[Any, bool]:
     """Connect to a cluster, or start one; return Ray, and whether to leave it in the end."""
-    # Nobody asked for figures of use to be sent, or for warnings about that and about GPUs.
+    # No usage statistics, and no warnings about them and about GPUs.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # Of a node that is lost it would print pages on stdout, in the midst of a result.
+    # Ray would print pages about a lost node on stdout, between results.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
     if (known := sys.modules.get("ray")) is not None and known.is_initialized():
         return known, False
@@ -498,7 +497,7 @@ def _start(address: str | None) -> tuple[Any, bool]:
         raise MissingExtraError(
             "Ray is not installed; type: pip install 'promptboost[ray]'"
         ) from error
-    # By the name "local" one is started, though another program may have one of its own.
+    # "local" starts a cluster even if another program has one.
     own = _own() if address is None else {}
     for left in reversed(range(_STARTS)):
         try:
@@ -513,7 +512,7 @@ def _start(address: str | None) -> tuple[Any, bool]:
 
 
 def _refusal(address: str | None, text: str) -> RunError:
-    """Return the error for a cluster that did not start, or answers and does not let us in."""
+    """Return the error for a cluster that did not start, or answers and refuses the connection."""
     if address is None:
         return RunError(f"no Ray cluster can be started on this machine: {text}")
     if _STILLBORN in text:
@@ -528,10 +527,10 @@ def _refusal(address: str | None, text: str) -> RunError:
 
 
 def _address(asked: str | None) -> str | None:
-    """Return where a cluster is that answers; None if one of our own is to be started.
+    """Return the address of a cluster that answers; None if a new one is to be started.
 
-    One that was asked for and does not answer is an error at once; one that `ray start` has started here
-    and that is gone is no cluster.
+    A named cluster that does not answer is an error at once; one that `ray start` had started here and
+    that is gone is ignored.
     """
     named = asked or os.environ.get("RAY_ADDRESS") or "auto"
     if named == "local":
@@ -553,12 +552,12 @@ def _address(asked: str | None) -> str | None:
 
 
 def _heard(place: str, call: str, token: str = "") -> str:
-    """Call who listens at ``HOST:PORT``; return the status of the answer, nothing if there is none.
+    """Call a Ray service at ``HOST:PORT``; return the status of the answer, empty if there is none.
 
-    That a port is open does not say that a cluster is behind it: another program may have it by now.
+    An open port is not enough: another program may use it by now.
     """
     if os.environ.get("RAY_USE_TLS", "0") not in ("", "0"):
-        return "OK"  # nothing is heard without a certificate
+        return "OK"  # no answer without a certificate
     import grpc
 
     said = (("authorization", f"Bearer {token}"),) if token else ()
@@ -572,9 +571,9 @@ def _heard(place: str, call: str, token: str = "") -> str:
 
 
 def _show_token(place: str, call: str, heard: str) -> None:
-    """Have Ray send the token to a cluster that asks for it; raise if there is none, or another.
+    """Let Ray send the token to a cluster that requires it; raise if it is missing or wrong.
 
-    Ray does not send it by itself to a cluster that is named by its address.
+    Ray does not send it by default to a cluster named by its address.
     """
     if heard != "UNAUTHENTICATED":
         return
@@ -592,7 +591,7 @@ def _show_token(place: str, call: str, heard: str) -> None:
 
 
 def _own() -> dict[str, Any]:
-    """Return the settings of a cluster of our own: small, and quiet on a small /dev/shm."""
+    """Return the settings of a new cluster: small, and quiet on a small /dev/shm."""
     settings: dict[str, Any] = {
         "include_dashboard": False,
         "object_store_memory": _OBJECT_STORE_BYTES,
@@ -600,7 +599,7 @@ def _own() -> dict[str, Any]:
     with contextlib.suppress(OSError):
         shared = os.statvfs("/dev/shm")
         if shared.f_bavail * shared.f_frsize < 2 * _OBJECT_STORE_BYTES:
-            # Where Ray would put it too, with a warning to those who can do nothing about it.
+            # Ray would use it too, with a warning.
             settings["_plasma_directory"] = _folder()
     return settings
 

@@ -231,17 +231,17 @@ def _pool_lists(texts: "PoolTexts", size: int) -> Iterator[list[str]]:
 
 
 def _is_lines(file: Path) -> bool:
-    """Tell a file of one text a line from one of sentences about classes, by its first lines."""
+    """Return whether a file has one text per line, rather than sentences about classes."""
     if file.suffix.lower() != ".txt":
         return False
     if not file.exists() or file.stat().st_size < 1 << 20:
-        return read_lines(file) is not None  # read whole, so that all faults are found
+        return read_lines(file) is not None  # read fully, so that all faults are found
     with open(file, encoding="utf-8-sig") as lines:
         return "\t" not in next(lines, "")
 
 
 def _lines(file: Path) -> Iterator[str]:
-    """Return the texts of a file one after the other; it is never held as a whole."""
+    """Return the texts of a file one after the other."""
     with open(file, encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
@@ -249,7 +249,7 @@ def _lines(file: Path) -> Iterator[str]:
 
 
 def read_lines(file: Path) -> list[str] | None:
-    """Read a file of one text a line; None for files of sentences about classes."""
+    """Read a file of one text per line; None for files of sentences about classes."""
     if file.suffix.lower() != ".txt":
         return None
     content = read_text(file)
@@ -263,7 +263,7 @@ def read_lines(file: Path) -> list[str] | None:
 
 
 def own_names_of(file: str) -> tuple[str, ...]:
-    """Return the classes that a file of sentences names; it is read whole, so that faults are found."""
+    """Return the classes that a file of sentences names; it is read fully, so that faults are found."""
     if is_saved_pool(file):
         return load_pool(file).class_names
     names = dict.fromkeys(name for source in read_sources(file) for name in source.sentences)
@@ -297,7 +297,9 @@ def _embed_pool(pool: PromptPool, embedder: Embedder) -> int:
 
     for _ in texts.blocks(counted):
         pass
-    zero_shot_head(texts.class_names, embedder)  # one more text a class, which a fit compares with
+    zero_shot_head(
+        texts.class_names, embedder
+    )  # one more text per class, which a fit compares with
     return total
 
 
