@@ -50,8 +50,8 @@ _PATIENCE = 20.0
 # Calls to check whether a cluster, or its server for clients, answers and requires a token.
 _CALL, _CLIENT_CALL = "NodeInfoGcsService/GetClusterId", "RayletDriver/ClusterInfo"
 
-# The error of Ray's client if the process for it died between fork and exec on the head node: the server forks
-# while its threads make calls, which fails now and then on a busy node. The next one mostly lives.
+# The error of Ray's client if its process on the head node died between fork and exec: the server forks
+# while its threads make calls, which fails now and then on a busy node. The next attempt mostly works.
 _STILLBORN, _STARTS = "Initialization failure from server", 4
 
 
