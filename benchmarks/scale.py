@@ -35,10 +35,19 @@ from typing import Any
 import numpy as np
 import psutil
 
-from promptboost.distributed.engine import Engine, LocalEngine, open_engine, run_units
-from promptboost.distributed.items import TABLE_ROWS, ImageItem
-from promptboost.distributed.shards import SHARD_IMAGES, ShardPlan, cut
-from promptboost.distributed.unit import Job, WorkUnit, carry_out, make_worker
+from promptboost.distributed.engine import (
+    Engine,
+    Job,
+    LocalEngine,
+    Placement,
+    WorkUnit,
+    carry_out,
+    make_worker,
+    open_engine,
+    run_units,
+)
+from promptboost.distributed.images import TABLE_ROWS, ImageItem
+from promptboost.distributed.shards import SHARD_IMAGES, ShardPlan, cut, plan_shards
 from promptboost.pool import TEMPLATES, emoji_descriptions, fill
 from promptboost.threads import set_threads
 
@@ -61,9 +70,8 @@ def texts() -> Iterator[str]:
 def plan_of(out: Path, shards: Iterable[Sequence[str]], encoder: str) -> ShardPlan:
     """Return shards of texts as units."""
     settings = {"out": str(out), "encoder": encoder, "device": "cpu"}
-    return ShardPlan.of(
-        Job(_WORKER, settings, str(out), device="cpu"), shards, [encoder], of="texts", ending=".bin"
-    )
+    job = Job(_WORKER, settings, str(out), device="cpu")
+    return plan_shards(job, shards, [encoder], Placement(), of="texts", ending=".bin")
 
 
 def shards_of(folder: Path, count: int, seconds: float) -> ShardPlan:
@@ -85,7 +93,7 @@ def timed(
 ) -> tuple[float, float]:
     """Return how long units take whose results are not there, and how long workers were at work."""
     for unit in units:
-        job.storage.remove(job.place(unit))
+        job.storage.remove(job.path(unit))
     start = time.perf_counter()
     outcome = run_units(engine, job, units, worker=worker)
     seconds = time.perf_counter() - start
@@ -145,7 +153,7 @@ def efficiency(folder: Path, count: int, seconds: float) -> dict[str, Any]:
 def two_processes(plan: ShardPlan) -> float:
     """Have two processes do half of the shards each, from the moment at which both are loaded."""
     for unit in plan.units:
-        plan.job.storage.remove(plan.job.place(unit))
+        plan.job.storage.remove(plan.job.path(unit))
     order = json.dumps([plan.job.settings, [[unit.name, unit.order] for unit in plan.units]])
     command = [sys.executable, "-m", "benchmarks.scale", "--do"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -233,13 +241,18 @@ def listing(rows: int) -> Iterator[ImageItem]:
 def planning(folder: Path, items: Iterable[ImageItem], rows: int) -> dict[str, float]:
     """Measure how long a resume takes to know what is missing, where half is done."""
     job = Job(_WORKER, {}, str(folder))
-    half = ShardPlan.of(
-        job, cut(listing(2_000_000), SHARD_IMAGES), ["x"], of="images", ending=".bin", write=False
+    half = plan_shards(
+        job,
+        cut(listing(2_000_000), SHARD_IMAGES),
+        ["x"],
+        Placement(merge=True),
+        of="images",
+        ending=".bin",
     )
     del half  # the code is warm
     start = time.perf_counter()
-    plan = ShardPlan.of(
-        job, cut(items, SHARD_IMAGES), ["x"], of="images", ending=".bin", write=False
+    plan = plan_shards(
+        job, cut(items, SHARD_IMAGES), ["x"], Placement(merge=True), of="images", ending=".bin"
     )
     seconds = time.perf_counter() - start
     # The files of half of the shards, as names that a listing of the results returns.
@@ -247,7 +260,8 @@ def planning(folder: Path, items: Iterable[ImageItem], rows: int) -> dict[str, f
     for unit in plan.units[::2]:
         (folder / "units" / unit.name).touch()
     start = time.perf_counter()
-    missing = len(plan.missing())
+    done = plan.job.done()
+    missing = sum(unit.name not in done for unit in plan.units)
     seconds += time.perf_counter() - start
     assert missing == len(plan.units) // 2, (missing, len(plan.units))
     return {"rows": rows, "shards": len(plan.units), "missing": missing, "seconds": seconds}

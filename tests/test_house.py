@@ -87,7 +87,7 @@ def test_whoever_hands_out_shards_does_not_load_the_compiler():
     """It would be a third of the memory of a command that only sends names to workers."""
     code = (
         "import sys\n"
-        "import promptboost.distributed.answer_shards, promptboost.distributed.embed_shards\n"
+        "import promptboost.distributed.answer_shards, promptboost.distributed.embed\n"
         "import promptboost.distributed.cluster\n"
         "print(sorted({'numba', 'scipy', 'sklearn', 'torch'} & set(sys.modules)))"
     )

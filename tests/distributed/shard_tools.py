@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import re
 import sqlite3
 import zlib
 from collections.abc import Iterator
@@ -10,62 +9,32 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from PIL import Image
-
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.encoders.registry import load_encoder
 from promptboost.encoders.store import EmbeddingStore
 
-#: As they are spelled to have workers load them.
-FRAGILE = "tests.distributed.shard_tools:FragileEncoder"
+#: As it is spelled to have workers load it.
 FATAL = "tests.distributed.shard_tools:FatalEncoder"
 
 
-class FragileEncoder(FakeEncoder):
-    """An encoder that raises for images of one odd size, in whatever process it is."""
-
-    odd = (33, 5)
-
-    def __init__(self) -> None:
-        super().__init__(32, 0)
-        self.id = FRAGILE
-
-    def _image(self, image):
-        if image.size == self.odd:
-            raise RuntimeError("this size cannot be embedded")
-        return super()._image(image)
-
-
 class FatalEncoder(FakeEncoder):
-    """An encoder that ends its process on images of one size and on a word, and hangs on others."""
+    """An encoder that ends its process on images of one size."""
 
-    kills, hangs = (33, 7), (33, 9)
+    kills = (33, 7)
 
     def __init__(self) -> None:
         super().__init__(32, 0)
         self.id = FATAL
 
     def _image(self, image):
-        if image.size == self.kills or "PROMPTBOOST_ALL_KILL" in os.environ:
+        if image.size == self.kills:
             ctypes.string_at(0)
-        if image.size == self.hangs:
-            sign = os.environ["PROMPTBOOST_HANGS"]
-            Path(f"{sign}.part").write_text(str(os.getpid()))
-            os.replace(f"{sign}.part", sign)
-            # In C, with the lock that all threads of Python need: for longer than there has been time.
-            re.match("(a+)+$", "a" * 64 + "b")
         return super()._image(image)
-
-    def _text(self, text):
-        if "fatal" in text:
-            ctypes.string_at(0)
-        return super()._text(text)
 
 
 def poison(folder: Path) -> dict[str, str]:
     """Put images into a folder that cannot be used; return their names, and a word of what is wrong."""
     sound = next(iter(sorted(folder.glob("*.png")))).read_bytes()
-    Image.new("RGB", FragileEncoder.odd, "red").save(folder / "odd.png")
     (folder / "cut.png").write_bytes(sound[: len(sound) // 2])
     (folder / "empty.png").write_bytes(b"")
     (folder / "nonsense.png").write_bytes(b"poison")
@@ -76,7 +45,6 @@ def poison(folder: Path) -> dict[str, str]:
     checksum = zlib.crc32(header).to_bytes(4, "big")
     (folder / "bomb.png").write_bytes(start + header + checksum + stop)
     return {
-        "odd.png": "this size cannot be embedded",
         "cut.png": "cut off",
         "empty.png": "empty",
         "nonsense.png": "not an image",

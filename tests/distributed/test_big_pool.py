@@ -10,7 +10,7 @@ from PIL import Image
 
 import promptboost.distributed.pool_folder as pool_folder
 from promptboost.boosting.gradient.blocks import CLASSES
-from promptboost.distributed import residents
+from promptboost.distributed import cluster as ray_cluster
 from promptboost.distributed.class_blocks import SharedKeeper
 from promptboost.distributed.engine import Placement
 from promptboost.distributed.pool_folder import PoolExecutor
@@ -68,7 +68,7 @@ def test_blocks_in_several_workers_compose_the_text_of_one_process_though_some_a
 
     fit_run(**fit_of(many_classes, "here"))
     monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 0)
-    monkeypatch.setattr(residents, "_START", 600.0)  # on a busy machine, one is not done without
+    monkeypatch.setattr(ray_cluster, "_START", 600.0)  # on a busy machine, one is not done without
     workers, killed, said = set(), [], []
     plain = SharedKeeper.look
 

@@ -12,9 +12,8 @@ from promptboost.boosting.gradient.compose import GradientSettings, compose_by_g
 from promptboost.boosting.grid import GridPool, to_grid
 from promptboost.data.shots import load_task
 from promptboost.distributed.class_blocks import SharedKeeper
-from promptboost.distributed.engine import LocalEngine, Placement
+from promptboost.distributed.engine import LocalEngine, LocalResidents, Placement, ResidentLostError
 from promptboost.distributed.pool_folder import PoolExecutor
-from promptboost.distributed.residents import LocalResidents, ResidentLostError
 from promptboost.encoders.group import open_embedder
 from promptboost.errors import RunError
 from promptboost.pool.sources import pool_for

@@ -3,13 +3,14 @@
 from dataclasses import replace
 
 import pytest
+from PIL import Image
 
 from promptboost.distributed.embed import embed_data
 from promptboost.distributed.engine import Placement, Share
 from promptboost.errors import RunError
 from promptboost.pool import build_pool, save_pool
 from tests.cli.cli_tools import call
-from tests.distributed.shard_tools import files_below, own_cache, stored
+from tests.distributed.shard_tools import FATAL, FatalEncoder, files_below, own_cache, stored
 from tests.run.run_tools import ENCODER
 
 
@@ -86,30 +87,39 @@ def test_an_image_that_cannot_be_read_is_a_line(task, capsys):
     assert len(stored(ENCODER)) == 31
 
 
-@pytest.mark.parametrize("what", ["image", "text"])
-def test_what_the_encoder_fails_on_is_a_line_and_its_neighbours_are_embedded(
-    task, lines, monkeypatch, what
+def test_a_shard_that_keeps_failing_is_reported_with_its_items_and_the_others_are_done(
+    task, monkeypatch
 ):
     from promptboost.encoders.fake import FakeEncoder
 
-    whole = {name: getattr(FakeEncoder, name) for name in ("_text", "_image")}
+    odd, embed_one, lines = task / "images" / "sea" / "odd.png", FakeEncoder._image, []
+    Image.new("RGB", (33, 5), "red").save(odd)
 
-    def poisoned(self, item):
-        if item == "text number 7" or getattr(item, "size", None) == (33, 5):
+    def fragile(self, image):
+        if image.size == (33, 5):
             raise RuntimeError("cannot be embedded")
-        return whole[f"_{what}"](self, item)
+        return embed_one(self, image)
 
-    from PIL import Image
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeEncoder, "_image", fragile)
+        with pytest.raises(RunError, match=r"1 of \d+ shards of images .*cannot be embedded"):
+            embed(str(task / "images"), task / "out", say=lines.append)
+    assert len(lines) == 1
+    assert str(odd) in lines[0]
+    assert embed(str(task / "images"), task / "out")["new_shards"] == 1
 
-    Image.new("RGB", (33, 5), "red").save(task / "images" / "sea" / "odd.png")
-    monkeypatch.setattr(FakeEncoder, f"_{what}", poisoned)
-    record = embed(str(task / "images"), task / "out", texts=lines)
-    kind = "path" if what == "image" else "text"
-    bad, *_ = record["bad_images" if what == "image" else "bad_texts"]
-    assert bad["reason"] == "cannot be embedded"
-    assert bad[kind].endswith("odd.png" if what == "image" else "number 7")
-    counts = record["new_rows"], record["new_texts"]
-    assert counts == ((32, 50) if what == "image" else (33, 49))
+
+def test_an_image_that_kills_its_worker_fails_its_shard_and_the_others_are_done(task, cluster):
+    fatal = task / "images" / "sea" / "fatal.png"
+    Image.new("RGB", FatalEncoder.kills, "red").save(fatal)
+    images, place, lines = str(task / "images"), Placement("ray", workers=2), []
+    with pytest.raises(RunError, match=r"1 of .* its worker ended 5 times"):
+        embed(images, task / "out", place, encoder=FATAL, say=lines.append)
+    assert any(str(fatal) in line for line in lines)
+    fatal.unlink()
+    record = embed(images, task / "out", place, encoder=FATAL)
+    assert record["images"] == 32
+    assert record["new_shards"] <= 2
 
 
 def test_a_broken_encoder_fails_the_shards_and_what_is_done_is_kept(task, monkeypatch):

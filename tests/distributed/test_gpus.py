@@ -8,11 +8,10 @@ import pytest
 import promptboost.distributed.pool_folder as pool_folder
 from promptboost.compare.compare import compare
 from promptboost.distributed.answer_shards import Answering, predict_in_shards
-from promptboost.distributed.crew import Crew
+from promptboost.distributed.cluster import ActorPool
 from promptboost.distributed.embed import embed_data
-from promptboost.distributed.engine import Placement
+from promptboost.distributed.engine import Job, Placement
 from promptboost.distributed.pool_folder import PoolExecutor
-from promptboost.distributed.unit import Job
 from promptboost.errors import SettingError
 from promptboost.run.fit import fit_run
 from tests.compare.test_compare import request as comparison
@@ -30,9 +29,9 @@ def with_gpus():
         yield ray
 
 
-def crew_of(ray, device=None, cores=1):
+def pool_of(ray, device=None, cores=1):
     job = Job("promptboost.distributed.shard_embeddings:TextShardWorker", {}, "out", device=device)
-    return Crew(ray, job, None, cores, lambda line: None)
+    return ActorPool(ray, job, None, cores, lambda line: None)
 
 
 @pytest.mark.parametrize(
@@ -44,26 +43,26 @@ def crew_of(ray, device=None, cores=1):
     ],
 )
 def test_there_is_a_worker_for_each_gpu(with_gpus, device, cores, expected):
-    assert crew_of(with_gpus, device, cores)._room() == expected
+    assert pool_of(with_gpus, device, cores)._room() == expected
 
 
 def test_cores_are_counted_where_gpus_are(with_gpus):
     with pytest.raises(SettingError, match="the largest node with a GPU has 4: give --cores 4"):
-        crew_of(with_gpus, None, 5)._room()
+        pool_of(with_gpus, None, 5)._room()
     with pytest.raises(SettingError, match="the largest node of the cluster has 4: give --cores"):
-        crew_of(with_gpus, "cpu", 5)._room()
+        pool_of(with_gpus, "cpu", 5)._room()
 
 
 def test_a_command_that_computes_on_the_processor_leaves_gpus_alone(fitted, with_gpus, monkeypatch):
     """Every command says so, each in the settings of its own."""
     reserved = []
-    look = Crew._room
+    look = ActorPool._room
 
     def noted(self):
         reserved.append(look(self)[1])
         return 1, 0
 
-    monkeypatch.setattr(Crew, "_room", noted)
+    monkeypatch.setattr(ActorPool, "_room", noted)
     monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 0)
     place = Placement("ray", workers=1)
     for device in ("cpu", None):
@@ -91,8 +90,8 @@ def test_each_worker_sees_a_gpu_of_its_own(with_gpus):
         def seen(self):
             return ray.get_runtime_context().get_node_id(), os.environ["CUDA_VISIBLE_DEVICES"]
 
-    crew = crew_of(ray)
-    room, gpus = crew._room()
+    pool = pool_of(ray)
+    room, gpus = pool._room()
     actors = [ray.remote(Look).options(num_cpus=1, num_gpus=gpus).remote() for _ in range(room)]
     seen = ray.get([actor.seen.remote() for actor in actors], timeout=600)
     assert len(set(seen)) == 4

@@ -7,10 +7,10 @@ import pytest
 
 from promptboost.data import load_data
 from promptboost.data.folder import find_images
-from promptboost.distributed.items import ImageItem, list_items
-from promptboost.distributed.shards import ShardPlan, cut
+from promptboost.distributed.engine import Job, Placement
+from promptboost.distributed.images import ImageItem, list_items
+from promptboost.distributed.shards import cut, plan_shards
 from promptboost.distributed.storage import Storage, open_url
-from promptboost.distributed.unit import Job
 from promptboost.errors import DataError, MissingExtraError
 
 
@@ -71,10 +71,9 @@ def test_another_content_or_encoder_is_another_shard(tmp_path):
     job = Job("promptboost.distributed.shard_embeddings:ImageShardWorker", {}, str(tmp_path))
 
     def name(state, fact):
-        [unit] = ShardPlan.of(
-            job, [[ImageItem("a", "a", state)]], [fact], of="images", ending=".x"
-        ).units
-        return unit.name
+        shards = [[ImageItem("a", "a", state)]]
+        plan = plan_shards(job, shards, [fact], Placement(), of="images", ending=".x")
+        return plan.units[0].name
 
     assert len({name("1", "one"), name("2", "one"), name("1", "two"), name("1", "one")}) == 3
 

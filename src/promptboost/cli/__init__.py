@@ -79,7 +79,6 @@ Environment
   PROMPTBOOST_STATE    folder of unsaved edits of the workbench
   PROMPTBOOST_TOKEN    token that clients of promptboost serve must send
   PROMPTBOOST_DEBUG    1 shows where in the code an error comes from, as --debug does
-  PROMPTBOOST_UNIT_SECONDS  how long a worker on Ray may take for a shard or a fit
 """
 
 

@@ -137,8 +137,6 @@ def embed_for_command(
         )
     for bad in record.get("bad_images", ()):
         out.note(f"left out {bad['path']}: {bad['reason']}")
-    for bad in record.get("bad_texts", ()):
-        out.note(f"left out {bad['text']!r}: {bad['reason']}")
     out.result(record, lambda: embedded(record))
 
 

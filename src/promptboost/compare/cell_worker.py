@@ -17,8 +17,7 @@ from promptboost.baselines.measures import Guesses, accuracy
 from promptboost.compare.cells import CompareRequest, Key, Result, cell_file
 from promptboost.compare.comparison import Comparison, FewShotTask
 from promptboost.compare.method_code import code_of
-from promptboost.distributed import unit as scale
-from promptboost.distributed.unit import UnitError
+from promptboost.distributed.engine import UnitError, UnitResult
 from promptboost.encoders import Encoder
 from promptboost.errors import FileFormatError, MissingExtraError, PromptBoostError, RunError
 from promptboost.methods import (
@@ -106,7 +105,7 @@ class CellWorker:
         )
         draw.held_out.rows(on)
 
-    def do(self, order: Mapping[str, Any]) -> scale.Result:
+    def do(self, order: Mapping[str, Any]) -> UnitResult:
         """Fit, or load the fit, and measure on one encoder."""
         cell = Cell(order["method"], make_method(order["method"]), order["shots"], order["seed"])
         if cell.code != order["code"]:
@@ -121,7 +120,7 @@ class CellWorker:
             raise
         except PromptBoostError as error:
             raise UnitError(str(error)) from error
-        return scale.Result(cell_file(cell.key(self._comparison, on), [result], times))
+        return UnitResult(cell_file(cell.key(self._comparison, on), [result], times))
 
     def _measured(
         self, cell: Cell, on: Encoder, *, timed: bool

@@ -12,9 +12,18 @@ import msgspec
 
 from promptboost.baselines.measures import Count, Positive, Share
 from promptboost.config import DEFAULT_ENCODER, FitConfig
-from promptboost.distributed.engine import Engine, Placement, Say, run_units
+from promptboost.distributed.engine import (
+    Engine,
+    Job,
+    Placement,
+    Receipt,
+    Say,
+    Worker,
+    WorkUnit,
+    run_units,
+    unit_name,
+)
 from promptboost.distributed.storage import Storage
-from promptboost.distributed.unit import Job, Receipt, Worker, WorkUnit, unit_name
 from promptboost.errors import FileFormatError, RunError, SettingError, count
 from promptboost.io import (
     is_ours,

@@ -30,8 +30,12 @@ from promptboost.compare.summary import (
     unseen_lines,
     with_times,
 )
-from promptboost.distributed.engine import Placement, Say
-from promptboost.distributed.unit import Job, WorkUnit
+from promptboost.distributed.engine import (
+    Job,
+    Placement,
+    Say,
+    WorkUnit,
+)
 from promptboost.errors import PromptBoostError, RunError, count
 from promptboost.io import write_text, writing
 from promptboost.methods import METHODS, Transfer, make_method

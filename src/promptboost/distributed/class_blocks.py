@@ -1,19 +1,13 @@
-"""A large pool beyond one process: class blocks embedded by workers, and composed on where they are read.
+"""A large pool in several processes: class blocks embedded by workers, and composed where they are.
 
-Embedding goes by class: so many processes can share the classes. So does composing, all but one number a
-row: see :mod:`promptboost.boosting.gradient.blocks`. Blocks live in processes of an engine, each with the
-rows of all images and with the prompts of its classes: both are files that every machine can read.
-Gradients, reads of the pool and products of rows run in all processes at once. The line searches have to
-know of each other, block after block; while one process searches, the others multiply for the blocks that
-come next. What is sent are sums over classes, a few numbers a row, and the text is the one that a single
-process composes.
-
-What is lost with a process is what its blocks held. The composition in hand is then begun anew, in the
-processes that are left or that come.
+Each process of an engine keeps some class blocks, with the rows of all images and the prompts of its
+classes in memory-mapped files. Gradients, reads of the pool and products run in all processes at once;
+line searches run one block after the other, while the other processes multiply for the next blocks: see
+:mod:`promptboost.boosting.gradient.blocks`. Only sums over classes are sent, a few numbers per row, and the
+text is the one that a single process composes. If a process ends, the current composition starts again.
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate
@@ -33,9 +27,17 @@ from promptboost.boosting.gradient.blocks import (
     class_slices,
 )
 from promptboost.boosting.grid import GridPool, GridRows, from_grid
-from promptboost.distributed.engine import Engine, run_units
-from promptboost.distributed.residents import ResidentLostError, Residents
-from promptboost.distributed.unit import Job, Result, WorkUnit, unit_name
+from promptboost.distributed.engine import (
+    Engine,
+    Job,
+    Placement,
+    ResidentLostError,
+    Residents,
+    UnitResult,
+    run_units,
+)
+from promptboost.distributed.shards import plan_shards, read_list
+from promptboost.distributed.storage import Storage
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import RunError, count
 from promptboost.io import write_bytes
@@ -196,8 +198,9 @@ class SharedKeeper:
 
     def _living(self) -> Residents:
         if self._residents is None:
-            part = "promptboost.distributed.class_blocks:BlockResident"
-            self._residents = self._engine.residents(part, self._settings, self._count)
+            self._residents = self._engine.residents(
+                f"{__name__}:BlockResident", self._settings, self._count
+            )
         return self._residents
 
     def _in_order(self, answers: Sequence[Callable[[], list[Any]]]) -> list[Any]:
@@ -227,16 +230,16 @@ class BlockWorker:
 
     def __init__(self, encoder: str, device: str | None, out: str, cache: bool) -> None:
         self._embedder = Embedder.open(encoder, cache=cache, device=device)
-        self._storage = Job("", {}, out).storage
+        self._storage = Storage(out)
 
-    def do(self, order: Any) -> Result:
-        """Embed the list of texts that lies in storage, and return rows on the grid."""
+    def do(self, order: Any) -> UnitResult:
+        """Embed one list of texts, and return rows on the grid."""
         from promptboost.boosting.grid import to_grid
         from promptboost.training.pool_rows import encode_by
 
-        texts = json.loads(self._storage.read(order["list"]))
-        rows = to_grid(encode_by(self._embedder)(texts), name=f"texts of {order['class']!r}")
-        return Result(np.ascontiguousarray(rows, dtype="<i2").tobytes(), len(texts))
+        texts = read_list(self._storage, order)
+        rows = to_grid(encode_by(self._embedder)(texts), name=f"texts such as {texts[0]!r}")
+        return UnitResult(np.ascontiguousarray(rows, dtype="<i2").tobytes(), len(texts))
 
 
 def embedded_blocks(
@@ -247,43 +250,30 @@ def embedded_blocks(
     folder: Path,
     advance: Advance | None = None,
 ) -> Iterator[NDArray[np.int16]]:
-    """Have the texts of each class embedded by the workers of an engine; return rows in their order.
+    """Embed the texts of each class from `start` on by workers; return rows in their order.
 
-    Every class from `start` on is one unit of work, whose list of texts and whose rows are files in the
-    folder. The texts of one class are in memory at a time.
+    Every class is one shard, whose list of texts and whose rows are files in the folder.
     """
-    worker, out = "promptboost.distributed.class_blocks:BlockWorker", str(folder.absolute())
+    out = str(folder.absolute())
     settings = {
         "encoder": embedder.id,
         "device": embedder.device,
         "out": out,
         "cache": embedder.store is not None,
     }
-    job = Job(worker, settings, out, device=embedder.device)
-    all_units: list[WorkUnit] = []
-
-    def units() -> Iterator[WorkUnit]:
-        done = job.done()
-        for k in range(start, len(texts.class_names)):
-            distinct = texts.distinct(k)
-            place = unit_name(["texts", *distinct], ".json")
-            unit = _unit(embedder, texts.class_names[k], place)
-            all_units.append(unit)
-            if unit.name not in done:
-                job.storage.write(f"lists/{place}", json.dumps(distinct).encode())
-            yield unit
-
-    outcome = run_units(engine, job, units(), advance=advance)
+    plan = plan_shards(
+        Job(f"{__name__}:BlockWorker", settings, out, device=embedder.device),
+        (texts.distinct(k) for k in range(start, len(texts.class_names))),
+        [embedder.fingerprint],
+        Placement(),
+        of="texts",
+        ending=".int16",
+    )
+    outcome = run_units(engine, plan.job, plan.units, advance=advance)
     if outcome.failed:
         raise RunError(
             f"the texts of {count(len(outcome.failed), 'class', 'classes')} could not be embedded, the "
-            f"first because: {outcome.failed[0].problem}. What is done is kept: the same command goes on"
+            f"first because: {outcome.failed[0].problem}. Finished work is kept: run the same command again"
         )
-    for unit in all_units:
-        content = job.storage.read(job.place(unit))
+    for content in plan.results():
         yield np.frombuffer(content, dtype="<i2").reshape(-1, embedder.dim)
-
-
-def _unit(embedder: Embedder, name: str, place: str) -> WorkUnit:
-    order = {"class": name, "list": f"lists/{place}"}
-    return WorkUnit(unit_name(["block", embedder.fingerprint, place], ".int16"), order)

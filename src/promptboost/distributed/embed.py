@@ -1,14 +1,25 @@
-"""Embeddings ahead of time: images, texts or both, into the store."""
+"""Embed images, texts or both ahead of time, into the store."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from promptboost.config import FitConfig
 from promptboost.data import load_data
-from promptboost.distributed.engine import Placement, Say
+from promptboost.distributed.engine import Job, Placement, Say
+from promptboost.distributed.images import list_items
+from promptboost.distributed.shard_embeddings import (
+    StoreCount,
+    add_images_to_store,
+    add_texts_to_store,
+)
+from promptboost.distributed.shards import SHARD_IMAGES, SHARD_TEXTS, ShardPlan, cut, map_shards
+from promptboost.distributed.storage import is_url
 from promptboost.encoders.embedder import Embedder
-from promptboost.errors import PoolError, SettingError, count
-from promptboost.io import read_text
+from promptboost.encoders.store import EmbeddingStore
+from promptboost.errors import DataError, PoolError, SettingError, count
+from promptboost.io import cache_folder, read_text
 from promptboost.pool import PromptPool, is_saved_pool, load_pool, read_sources
 from promptboost.pool.sources import pool_for
 from promptboost.pool.text import clean
@@ -17,6 +28,8 @@ from promptboost.run.preflight import check_store
 
 if TYPE_CHECKING:
     from promptboost.training.pool_rows import PoolTexts
+
+_WORKERS = "promptboost.distributed.shard_embeddings"
 
 
 def embed_data(
@@ -34,31 +47,22 @@ def embed_data(
 ) -> dict[str, Any]:
     """Embed all images of a source and some crops of each, and texts, into the store.
 
-    `texts` is a file with one text a line, or one of sentences about classes: then everything is
-    embedded that a fit with these `settings` reads of it, for the classes of the source, or those of the
-    file where there is no source and no `class_names`.
+    `texts` is a file with one text per line, or one of sentences about classes. Of the latter, everything
+    is embedded that a fit with these `settings` reads, for the classes of the source, or those of the file
+    if there are neither source nor `class_names`.
 
-    With a `place` for shards, they may be done elsewhere: see
-    :func:`~promptboost.distributed.embed_shards.embed_in_shards`. `say` is called with
-    a line for people now and then.
+    With a `place` for shards, each shard of images or texts becomes one file in the storage, under a name
+    made of its list and of the encoder; finished ones are not done again. They are added to the store when
+    all are there. `say` is called with a line for people now and then.
     """
     if source is None and texts is None:
         raise SettingError("there is nothing to embed: give images, or a file of texts by --texts")
     check_store()
+    settings = settings or FitConfig()
     if place is not None and place.in_shards:
-        from promptboost.distributed.embed_shards import embed_in_shards
-
-        return embed_in_shards(
-            source,
-            encoder,
-            texts,
-            settings=settings or FitConfig(),
-            views=views,
-            progress=progress,
-            device=device,
-            place=place,
-            class_names=class_names,
-            say=say,
+        embedder = Embedder.open(encoder, progress=progress, device=device)
+        return _embed_in_shards(
+            source, texts, settings, embedder, views, place, class_names, progress, say
         )
     lines = None if texts is None else read_lines(Path(texts))
     own_names = () if texts is None or lines is not None else own_names_of(texts)
@@ -69,7 +73,7 @@ def embed_data(
     if lines is not None:
         text_count = len(embedder.texts(lines).matrix)
     elif texts is not None:
-        config = (settings or FitConfig()).merged({"prompts": texts})
+        config = settings.merged({"prompts": texts})
         names = class_names or (own_names if data is None else data.class_names)
         text_count = _embed_pool(pool_for(config, source or "", names), embedder)
     return {
@@ -86,8 +90,166 @@ def embed_data(
     }
 
 
+def _embed_in_shards(
+    source: str | None,
+    texts: str | None,
+    settings: FitConfig,
+    embedder: Embedder,
+    views: int,
+    place: Placement,
+    class_names: tuple[str, ...] | None,
+    progress: Progress,
+    say: Say,
+) -> dict[str, Any]:
+    plans: dict[str, ShardPlan] = {}
+    names: tuple[str, ...] | None = None
+    lists: Iterator[list[str]] | None = None
+    if texts is not None:
+        size = place.per_shard or SHARD_TEXTS
+        lists, names = _text_lists(source, texts, settings, size, class_names)
+    if source is not None:
+        plans["images"] = map_images(
+            source, embedder, place, views=views, progress=progress, say=say
+        )
+    out = shard_storage(place)
+    if lists is not None:
+        arguments = {"out": out, "encoder": embedder.id, "device": embedder.device}
+        plans["texts"] = map_shards(
+            lists,
+            Job(f"{_WORKERS}:TextShardWorker", arguments, out, device=embedder.device),
+            [embedder.fingerprint],
+            place,
+            of="texts",
+            ending=".texts.safetensors",
+            title="embedding texts",
+            progress=progress,
+            say=say,
+        )
+    seconds = sum(plan.outcome.seconds for plan in plans.values() if plan.outcome)
+    record: dict[str, Any] = {
+        "encoder": embedder.id,
+        "storage": out,
+        "shards": sum(len(plan.units) for plan in plans.values()),
+        "new_shards": sum(plan.new for plan in plans.values()),
+        "share": None,
+        "seconds": round(seconds, 3),
+    }
+    if place.share is not None:
+        return {**record, "share": str(place.share), "images": 0, "texts": 0}
+    store = embedder.store or EmbeddingStore()
+    images = text_count = StoreCount()
+    if "images" in plans:
+        images = add_images_to_store(store, embedder, plans["images"].results())
+    if "texts" in plans:
+        text_count = add_texts_to_store(store, embedder, plans["texts"].results())
+    if names is not None:
+        from promptboost.baselines.baselines import zero_shot_head
+
+        zero_shot_head(names, embedder)  # one more text per class, which a fit compares with
+    return {
+        **record,
+        "images": images.items,
+        "rows": images.rows,
+        "new_rows": images.new,
+        "texts": text_count.items,
+        "new_texts": text_count.new,
+        "bad_images": [{"path": bad.path, "reason": bad.reason} for bad in images.bad],
+    }
+
+
+def shard_storage(place: Placement) -> str:
+    """Return where the results of shards are kept; by default next to the store."""
+    out = place.storage or str(cache_folder() / "shards")
+    return out if is_url(out) else os.path.abspath(out)
+
+
+def map_images(
+    source: str,
+    embedder: Embedder,
+    place: Placement,
+    *,
+    views: int = 0,
+    labelled: bool = False,
+    progress: Progress,
+    say: Say,
+) -> ShardPlan:
+    """Embed the images of a source in shards; `labelled` ones with labels and thumbnails."""
+    out, size = shard_storage(place), place.per_shard or SHARD_IMAGES
+    arguments = {
+        "out": out,
+        "encoder": embedder.id,
+        "device": embedder.device,
+        "views": views,
+        "labelled": labelled,
+    }
+    plan = map_shards(
+        cut(list_items(source, labelled=labelled, table_rows=size), size),
+        Job(f"{_WORKERS}:ImageShardWorker", arguments, out, device=embedder.device),
+        [embedder.fingerprint, f"views {views}", f"labelled {labelled}"],
+        place,
+        of="images",
+        ending=".images.safetensors",
+        title="embedding images",
+        progress=progress,
+        say=say,
+    )
+    if not plan.units and place.share is None:
+        raise DataError(f"there are no images in {source}")
+    return plan
+
+
+def _text_lists(
+    source: str | None,
+    texts: str,
+    settings: FitConfig,
+    size: int,
+    names: tuple[str, ...] | None,
+) -> tuple[Iterator[list[str]], tuple[str, ...] | None]:
+    """Return shards of texts: lines, or what a fit reads of a pool, and the classes of that."""
+    file = Path(texts)
+    if _is_lines(file):
+        return cut(_lines(file), size), None
+    if names is None and source is None:
+        names = own_names_of(texts)
+    elif names is None and source is not None:
+        names = tuple(sorted({item.label for item in list_items(source, labelled=True)} - {""}))
+    assert names is not None
+    pool = pool_for(
+        settings.merged({"prompts": texts}),
+        "" if source is None or is_url(source) else source,
+        names,
+    )
+    return _pool_lists(texts_of(pool), size), names
+
+
+def _pool_lists(texts: "PoolTexts", size: int) -> Iterator[list[str]]:
+    """Cut the texts of each class where a fit cuts them, so that the same texts are embedded together."""
+    for k in range(len(texts.class_names)):
+        distinct = texts.distinct(k)
+        for start in range(0, len(distinct), size):
+            yield distinct[start : start + size]
+
+
+def _is_lines(file: Path) -> bool:
+    """Return whether a file has one text per line, rather than sentences about classes."""
+    if file.suffix.lower() != ".txt":
+        return False
+    if not file.exists() or file.stat().st_size < 1 << 20:
+        return read_lines(file) is not None  # read fully, so that all faults are found
+    with open(file, encoding="utf-8-sig") as lines:
+        return "\t" not in next(lines, "")
+
+
+def _lines(file: Path) -> Iterator[str]:
+    """Return the texts of a file one after the other."""
+    with open(file, encoding="utf-8-sig") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield clean(line.rstrip("\n"), where=f"line {number} of {file}")
+
+
 def read_lines(file: Path) -> list[str] | None:
-    """Read a file of one text a line; None for files of sentences about classes."""
+    """Read a file of one text per line; None for files of sentences about classes."""
     if file.suffix.lower() != ".txt":
         return None
     content = read_text(file)
@@ -101,7 +263,7 @@ def read_lines(file: Path) -> list[str] | None:
 
 
 def own_names_of(file: str) -> tuple[str, ...]:
-    """Return the classes that a file of sentences names; it is read whole, so that faults are found."""
+    """Return the classes that a file of sentences names; it is read fully, so that faults are found."""
     if is_saved_pool(file):
         return load_pool(file).class_names
     names = dict.fromkeys(name for source in read_sources(file) for name in source.sentences)
@@ -135,7 +297,9 @@ def _embed_pool(pool: PromptPool, embedder: Embedder) -> int:
 
     for _ in texts.blocks(counted):
         pass
-    zero_shot_head(texts.class_names, embedder)  # one more text a class, which a fit compares with
+    zero_shot_head(
+        texts.class_names, embedder
+    )  # one more text per class, which a fit compares with
     return total
 
 

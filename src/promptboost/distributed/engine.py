@@ -1,39 +1,153 @@
-"""Engines: what carries units out, in this process or on Ray, with the same files in the end."""
+"""Engines carry out units of work, in this process or on Ray, with the same files in the end.
+
+A unit is a shard or a cell: its result is one file, whose name is a digest of everything it depends on.
+"""
 
 import errno
+import hashlib
+import importlib
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from promptboost.distributed.unit import (
-    Job,
-    Receipt,
-    Worker,
-    WorkUnit,
-    carry_out,
-    failed,
-    make_worker,
-    part_of_promptboost,
-)
-from promptboost.errors import RunError, SettingError
+import msgspec
+
+from promptboost.distributed.storage import Storage
+from promptboost.errors import PromptBoostError, RunError, SettingError
 from promptboost.progress import Advance
-
-if TYPE_CHECKING:
-    from promptboost.distributed.residents import Residents
 
 Say = Callable[[str], None]
 
 
-def full_disk(job: Job, error: OSError) -> RunError | None:
-    """Return what to raise where a disk is full; None if it is something else."""
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-        return None
-    return RunError(
-        f"{error.strerror}, in {job.out} or where embeddings are kept. What is done is kept: make room, "
-        "and the same command goes on"
-    )
+class UnitError(PromptBoostError):
+    """A unit fails wherever it is tried: it is reported, and not tried again."""
+
+
+class WorkUnit(msgspec.Struct, frozen=True):
+    """One piece of work, small enough to send: its result, and where its inputs are."""
+
+    name: str  # of the result file: a digest of all that the content depends on
+    order: Any = None  # arguments for the worker: numbers, names, paths in storage; never vectors
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What the units of one command have in common.
+
+    Attributes
+    ----------
+    worker : str
+        The class that does them, as ``"promptboost.package.module:Class"``. It is created with the
+        settings, once in each process.
+    settings : dict
+        Its arguments, serializable as JSON.
+    out : str
+        The folder or URL of the results.
+    folder : str
+        The folder below it that holds them.
+    device : str, optional
+        Where workers compute; on ``"cpu"`` they reserve no GPU.
+    """
+
+    worker: str
+    settings: dict[str, Any]
+    out: str
+    folder: str = "units"
+    device: str | None = None
+
+    @property
+    def storage(self) -> Storage:
+        """Where results are written."""
+        return Storage(self.out)
+
+    def path(self, unit: WorkUnit) -> str:
+        """Return the path of a result in the storage."""
+        return f"{self.folder}/{unit.name}"
+
+    def done(self) -> set[str]:
+        """Return the names of all finished units, by listing the results once."""
+        return set(self.storage.names(self.folder))
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """What comes back for a unit; its result is in storage."""
+
+    name: str
+    items: int = 0  # images, texts or cells in it
+    seconds: float = 0.0
+    problem: str | None = None  # why it failed
+    final: bool = False  # whether it would fail elsewhere too
+    node: str = ""
+
+
+class UnitResult(msgspec.Struct, frozen=True):
+    """The content of a result file, and the number of items in it."""
+
+    content: bytes
+    items: int = 1
+
+
+class Worker(Protocol):
+    """Does units one after the other; what it needs is loaded once."""
+
+    def do(self, order: Any) -> UnitResult:
+        """Do one unit."""
+
+
+class ResidentLostError(Exception):
+    """A process has ended, and the state of its resident is lost."""
+
+
+class Residents(Protocol):
+    """Objects that keep state between calls, each in a process of its own."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+    def share(self, value: Any) -> Any:
+        """Return a reference to a value that is sent to several residents."""
+
+    def ask(self, number: int, call: str, *given: Any) -> Callable[[], Any]:
+        """Call a method of one resident, and return a function for its result or ResidentLostError.
+
+        Calls to one resident run in order, those to several at once.
+        """
+
+    def end(self) -> None:
+        """End them."""
+
+
+class LocalResidents:
+    """Residents of this process, which answer at once.
+
+    Examples
+    --------
+    >>> numbers = LocalResidents([[3, 1, 2]])
+    >>> numbers.ask(0, "index", 2)()
+    2
+    """
+
+    def __init__(self, residents: Sequence[Any]) -> None:
+        self._residents = list(residents)
+
+    def __len__(self) -> int:
+        return len(self._residents)
+
+    def share(self, value: Any) -> Any:
+        """Return the value itself."""
+        return value
+
+    def ask(self, number: int, call: str, *given: Any) -> Callable[[], Any]:
+        """Call a method at once."""
+        answer = getattr(self._residents[number], call)(*given)
+        return lambda: answer
+
+    def end(self) -> None:
+        """Remove them."""
+        self._residents.clear()
 
 
 class Engine(Protocol):
@@ -42,16 +156,15 @@ class Engine(Protocol):
     def carry_out(
         self, job: Job, units: Iterable[WorkUnit], worker: Worker | None = None
     ) -> Iterator[Receipt]:
-        """Do units, some ahead of what was asked for, never all; a failed one has a receipt too.
+        """Do units lazily; a failed one has a receipt too.
 
-        A `worker` that is there already is used where the work is done in this process.
+        An existing `worker` is used where the work is done in this process.
         """
 
-    def residents(self, part: str, settings: dict[str, Any], most: int) -> "Residents":
-        """Make objects of a class of promptboost, ``"promptboost.room.file:Class"``, that stay.
+    def residents(self, path: str, settings: dict[str, Any], most: int) -> Residents:
+        """Create at most `most` objects of a class, ``"promptboost.package.module:Class"``.
 
-        Each is in a process of its own, as many as the engine has and no more than `most`. What they are
-        asked and answer are small numbers. They end when the engine gets other work.
+        They end when the engine gets other work.
         """
 
     def close(self) -> None:
@@ -60,7 +173,7 @@ class Engine(Protocol):
 
 @dataclass
 class Outcome:
-    """What became of the units of a job."""
+    """A summary of the units of a job."""
 
     units: int = 0
     done_before: int = 0
@@ -86,14 +199,75 @@ class LocalEngine:
                 receipt = failed(unit, error)
             yield receipt
 
-    def residents(self, part: str, settings: dict[str, Any], most: int) -> "Residents":
-        """Make one object here."""
-        from promptboost.distributed.residents import LocalResidents
-
-        return LocalResidents([part_of_promptboost(part)(**settings)])
+    def residents(self, path: str, settings: dict[str, Any], most: int) -> Residents:
+        """Create one object here."""
+        return LocalResidents([load_attribute(path)(**settings)])
 
     def close(self) -> None:
         """Do nothing: no process was started."""
+
+
+def full_disk(job: Job, error: OSError) -> RunError | None:
+    """Return the error to raise for a full disk; None for other errors."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return None
+    return RunError(
+        f"{error.strerror}, in {job.out} or in the embedding cache. Finished work is kept: free some "
+        "space and run the same command again"
+    )
+
+
+def load_attribute(path: str) -> Any:
+    """Import ``"promptboost.package.module:name"``, and nothing outside of promptboost."""
+    module, _, name = path.partition(":")
+    if not module.startswith("promptboost."):
+        raise ValueError(f"{path} is not a part of promptboost")
+    return getattr(importlib.import_module(module), name)
+
+
+def make_worker(job: Job) -> Worker:
+    """Create the worker of a job."""
+    worker: Worker = load_attribute(job.worker)(**job.settings)
+    return worker
+
+
+def carry_out(job: Job, worker: Worker, unit: WorkUnit) -> Receipt:
+    """Do one unit and write its result atomically; an existing result is left as it is."""
+    storage, node = job.storage, socket.gethostname()
+    if job.path(unit) in storage:
+        return Receipt(name=unit.name, node=node)
+    start = time.perf_counter()
+    result = worker.do(unit.order)
+    storage.write(job.path(unit), result.content)
+    seconds = time.perf_counter() - start
+    return Receipt(name=unit.name, items=result.items, seconds=seconds, node=node)
+
+
+def failed(unit: WorkUnit, error: Exception) -> Receipt:
+    """Return the receipt of a unit that raised; unexpected errors are named by their type."""
+    kind = "" if isinstance(error, PromptBoostError) else f"{type(error).__name__}: "
+    return Receipt(
+        name=unit.name,
+        problem=f"{kind}{error}",
+        final=isinstance(error, UnitError),
+        node=socket.gethostname(),
+    )
+
+
+def unit_name(parts: Iterable[str | bytes], ending: str) -> str:
+    """Return a file name from a digest of all that a result depends on.
+
+    Examples
+    --------
+    >>> unit_name(["texts", "fake:16-0", "a cat"], ".safetensors")
+    'a0a995ece6ae8fb83a24.safetensors'
+    """
+    digest = hashlib.blake2b(digest_size=10)
+    for content in parts:
+        data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
+        # The length first, so that no two lists of parts have the same digest.
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest() + ending
 
 
 @dataclass(frozen=True)
@@ -140,12 +314,12 @@ class Placement:
     share : Share, optional
         Do only a part, in this process.
     merge : bool, default=False
-        Do nothing, and put together what all parts have done.
+        Do nothing, and merge the results of all parts.
     storage : str, optional
-        Where the results of shards lie: a folder that all machines see, or a URL; a default of the command
-        if it is not given. Cells lie in the folder of their comparison.
+        The folder or URL of shard results, visible to all machines; each command has a default. Cells are
+        in the folder of their comparison.
     per_shard : int, optional
-        About so many images or texts in each shard; another number makes other shards.
+        The approximate number of images or texts per shard; another number makes other shards.
 
     Examples
     --------
@@ -185,12 +359,12 @@ class Placement:
 
     @property
     def in_shards(self) -> bool:
-        """Whether images and texts are done in shards at all."""
-        asked = self.storage is not None or self.per_shard is not None
-        return asked or self.elsewhere or self.in_parts
+        """Whether images and texts are processed in shards at all."""
+        stored = self.storage is not None or self.per_shard is not None
+        return stored or self.elsewhere or self.in_parts
 
     def engine(self, say: Say = lambda _: None) -> Engine:
-        """Open the engine; `say` is told what people should know, such as that the cluster is full."""
+        """Open the engine; `say` is called with a line for people now and then."""
         return open_engine(self.on, workers=self.workers, cores=self.cores, say=say)
 
 
@@ -206,8 +380,8 @@ def open_engine(
     Parameters
     ----------
     on : str
-        ``"local"``: this process. ``"ray"``: the Ray cluster that is running, else one that is started on
-        this machine and ends with the command. ``"ray://HOST:PORT"``: a cluster elsewhere.
+        ``"local"``: this process. ``"ray"``: the running Ray cluster, else a new one on this machine that
+        ends with the command. ``"ray://HOST:PORT"``: a cluster elsewhere.
     workers : int, optional
         How many processes work; by default as many as there are GPUs, or cores by `cores`.
     cores : int, optional
@@ -233,20 +407,19 @@ def run_units(
     job: Job,
     units: Iterable[WorkUnit],
     *,
-    share: Share | None = None,
     advance: Advance | None = None,
     worker: Worker | None = None,
     each: Callable[[Receipt], None] = lambda _: None,
 ) -> Outcome:
-    """Do what is missing, and return what became of it.
+    """Do the units without a result, and return a summary.
 
-    `advance` is called with the number of items done, and `each` with every receipt. A `worker` that is
-    there already is used by an engine that works in this process.
+    `advance` is called with the number of items done, and `each` with every receipt. An existing `worker`
+    is used by an engine that works in this process.
     """
     outcome, done = Outcome(), job.done()
 
     def missing() -> Iterator[WorkUnit]:
-        for unit in units if share is None else share.of_units(units):
+        for unit in units:
             outcome.units += 1
             if unit.name in done:
                 outcome.done_before += 1

@@ -1,36 +1,43 @@
-"""Shards: a listing cut into fixed pieces, each one unit of work whose name is made of what is in it.
+"""Shards: a listing cut into pieces, each one unit of work whose name is a digest of its content.
 
-Where a shard ends depends on the names near that place alone: an image more or less in the middle of ten
-million changes a shard or two, and all others keep their names and their results. A plan knows shards,
-not images: of a hundred million images it holds some two hundred thousand names.
+Where a shard ends depends only on the names near it: one image more or less among ten million changes a
+shard or two, and all others keep their names and results.
 """
 
 import zlib
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 
-from promptboost.distributed.engine import LocalEngine, Outcome, Placement, Say, Share, run_units
-from promptboost.distributed.items import ImageItem
+from promptboost.distributed.engine import (
+    Job,
+    LocalEngine,
+    Outcome,
+    Placement,
+    Say,
+    WorkUnit,
+    run_units,
+    unit_name,
+)
+from promptboost.distributed.images import ImageItem
 from promptboost.distributed.storage import Storage
-from promptboost.distributed.unit import Job, WorkUnit, unit_name
 from promptboost.errors import RunError, count
-from promptboost.progress import Progress, stage
+from promptboost.progress import Progress, no_progress, stage
 
 #: Images of a shard, and texts: some seconds of work, which is all that a killed worker loses.
 SHARD_IMAGES, SHARD_TEXTS = 512, 4096
 _LISTS = "lists"
+# Small files that are written at once: each takes as long as the storage takes to answer.
 _WRITTEN_AT_ONCE = 16
 
 Listed = TypeVar("Listed", bound=ImageItem | str)
 
 
 def cut(items: Iterable[Listed], size: int) -> Iterator[list[Listed]]:
-    """Cut a listing into shards of about `size` items, a quarter of it at least and twice it at most.
+    """Cut a listing into shards of about `size` items: at least a quarter and at most twice of it.
 
     A shard ends after an item whose name hashes to it, so that shards before and after a change stay.
     A part of a Parquet file and a tar are a shard of their own.
@@ -54,177 +61,175 @@ def cut(items: Iterable[Listed], size: int) -> Iterator[list[Listed]]:
             yield [item]
             continue
         shard.append(item)
-        name = item if isinstance(item, str) else item.name
-        if len(shard) < least:
-            continue
-        if len(shard) >= most or _ends(name, size):
+        if len(shard) >= most or (len(shard) >= least and _ends(_name(item), size)):
             yield shard
             shard = []
     if shard:
         yield shard
 
 
+def _name(item: ImageItem | str) -> str:
+    return item if isinstance(item, str) else item.name
+
+
 def _ends(name: str, size: int) -> bool:
-    """Tell whether a shard may end after a name: one name of so many."""
-    # By the file and its folder alone, wherever they lie.
+    """Return whether a shard may end after a name: one name of `size`."""
+    # By the file and its folder alone, wherever they are.
     short = name[name.rfind("/", 0, max(0, name.rfind("/"))) + 1 :]
     checksum = zlib.crc32(short.encode("utf-8", "surrogatepass"))
     # Names that differ in a digit have checksums that differ in few bits: spread them.
     return (checksum * 0x9E3779B1 >> 16 & 0xFFFF) * size < 0x10000
 
 
-def read_list(job_storage: Storage, order: dict[str, Any]) -> list[Any]:
-    """Read what is in a shard: items of images, or texts."""
+def read_list(storage: Storage, order: dict[str, Any]) -> list[Any]:
+    """Read the items of a shard: images or texts."""
+    item_type: Any = str if order["of"] == "texts" else ImageItem
     if "items" in order:
-        return msgspec.convert(order["items"], list[ImageItem])
-    content = job_storage.read(f"{_LISTS}/{order['list']}")
-    if order["of"] == "texts":
-        texts: list[str] = msgspec.json.decode(content, type=list[str])
-        return texts
-    return msgspec.json.decode(content, type=list[ImageItem])
+        return msgspec.convert(order["items"], list[item_type])
+    content = storage.read(f"{_LISTS}/{order['list']}")
+    return msgspec.json.decode(content, type=list[item_type])
 
 
 @dataclass
 class ShardPlan:
-    """The shards of a job in their order; made by :meth:`of`.
+    """The shards of a job in their order, or those of one share of it; see :func:`plan_shards`.
 
     Attributes
     ----------
-    job : Job
-    units : list of WorkUnit
-        All of them, or those of one share.
     sizes : list of int
-        Items in each; 0 for a tar, which nobody has opened yet.
+        Items in each; 0 for a tar, which is not opened yet.
     """
 
     job: Job
-    units: list[WorkUnit] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-
-    @classmethod
-    def of(
-        cls,
-        job: Job,
-        shards: Iterable[Sequence[Any]],
-        facts: Sequence[str],
-        *,
-        of: str,
-        ending: str,
-        share: Share | None = None,
-        write: bool = True,
-    ) -> "ShardPlan":
-        """Name shards by what they hold and by `facts`, and write the lists of those that are missing."""
-        plan, done, storage = cls(job), job.done(), job.storage
-        known = set(storage.names(_LISTS)) if write else set()
-        with _Writer(storage) as writer:
-            for number, shard in enumerate(shards):
-                if share is not None and number % share.of != share.number:
-                    continue
-                content = msgspec.json.encode(list(shard))
-                listed = unit_name([content], ".json")
-                name = unit_name([of, *facts, listed], ending)
-                order: dict[str, Any] = {"of": of, "list": listed}
-                if _holds_many(shard):
-                    order = {"of": of, "items": msgspec.to_builtins(shard)}
-                elif write and name not in done and listed not in known:
-                    writer.write(f"{_LISTS}/{listed}", content)
-                plan.units.append(WorkUnit(name, order))
-                plan.sizes.append(_size(shard))
-        return plan
+    units: list[WorkUnit]
+    sizes: list[int]
+    outcome: Outcome | None = None
 
     @property
-    def total(self) -> int | None:
-        """How many items there are; None if that is not known before all are done."""
-        return sum(self.sizes) if all(self.sizes) else None
-
-    def missing(self) -> list[WorkUnit]:
-        """Return the units that are not done: one listing of results, and no look at any image."""
-        done = self.job.done()
-        return [unit for unit in self.units if unit.name not in done]
-
-    def check_complete(self) -> None:
-        """Raise if the result of a shard is not there: nothing is put together of a part."""
-        if missing := self.missing():
-            raise RunError(
-                f"{len(missing)} of {count(len(self.units), 'shard')} are not in {self.job.out} yet. What "
-                "is done is kept: do the rest, by the same command with --shard or --on, then --merge"
-            )
+    def new(self) -> int:
+        """How many were missing."""
+        assert self.outcome is not None
+        return self.outcome.units - self.outcome.done_before
 
     def results(self) -> Iterator[bytes]:
         """Read the results, one shard after the other."""
-        storage = self.job.storage
-        for unit in self.units:
-            yield storage.read(self.job.place(unit))
+        return (self.job.storage.read(self.job.path(unit)) for unit in self.units)
 
 
-def carry_out_plan(
-    plan: ShardPlan,
-    placement: Placement,
-    progress: Progress,
-    title: str,
+def plan_shards(
+    job: Job,
+    shards: Iterable[Sequence[Any]],
+    facts: Sequence[str],
+    place: Placement,
     *,
-    what: str,
-    say: Say = lambda _: None,
-) -> Outcome:
-    """Do what is missing of a plan, where it is to be done; raise if a shard could not be done.
+    of: str,
+    ending: str,
+) -> ShardPlan:
+    """Name shards by their content and by `facts`, and write the lists of those that are missing."""
+    done, storage, share = job.done(), job.storage, place.share
+    write = not place.merge
+    listed = set(storage.names(_LISTS)) if write else set()
+    units: list[WorkUnit] = []
+    sizes: list[int] = []
 
-    `title` is the stage that is reported; `say` is called with what people should know, such as that a
-    worker is lost.
+    def orders() -> Iterator[tuple[str, bytes]]:
+        for shard in shards if share is None else share.of_units(shards):
+            content = msgspec.json.encode(list(shard))
+            list_name = unit_name([content], ".json")
+            name = unit_name([of, *facts, list_name], ending)
+            first, size = shard[0], len(shard)
+            order: dict[str, Any] = {"of": of, "list": list_name}
+            if isinstance(first, ImageItem) and first.holds_many:
+                order = {"of": of, "items": msgspec.to_builtins(shard)}
+                size = 0 if first.rows is None else first.rows[1] - first.rows[0]
+            elif write and name not in done and list_name not in listed:
+                yield f"{_LISTS}/{list_name}", content
+            units.append(WorkUnit(name, order))
+            sizes.append(size)
+
+    _write_all(storage, orders())
+    return ShardPlan(job, units, sizes)
+
+
+def _write_all(storage: Storage, files: Iterator[tuple[str, bytes]]) -> None:
+    """Write files, several at once; only those are in memory."""
+    with ThreadPoolExecutor(_WRITTEN_AT_ONCE) as threads:
+        waiting = []
+        for path, content in files:
+            waiting.append(threads.submit(storage.write, path, content))
+            if len(waiting) >= 4 * _WRITTEN_AT_ONCE:
+                waiting.pop(0).result()
+        for future in waiting:
+            future.result()
+
+
+def map_shards(
+    shards: Iterable[Sequence[Any]],
+    job: Job,
+    facts: Sequence[str],
+    place: Placement,
+    *,
+    of: str,
+    ending: str,
+    title: str,
+    progress: Progress = no_progress,
+    say: Say = lambda _: None,
+) -> ShardPlan:
+    """Apply the worker of a job to every shard without a result.
+
+    Parameters
+    ----------
+    shards : iterable of sequences
+        Images or texts; see :func:`cut`.
+    job : Job
+    facts : sequence of str
+        What results depend on, besides the items of a shard.
+    place : Placement
+        Where the work is done, and which share of it; with ``merge``, all results must be there.
+    of : str
+        ``"images"`` or ``"texts"``.
+    ending : str
+        Of the names of results.
+    title : str
+        The stage that is reported as progress.
+    progress, say : callable, optional
+
+    Raises
+    ------
+    RunError
+        If a shard fails, after all others are done; its items are reported by `say`.
     """
-    if placement.merge:
-        plan.check_complete()
-        return Outcome(units=len(plan.units), done_before=len(plan.units))
-    todo = {unit.name for unit in plan.missing()}
-    before = sum(
-        size for unit, size in zip(plan.units, plan.sizes, strict=True) if unit.name not in todo
-    )
-    engine = placement.engine(say) if placement.elsewhere and todo else LocalEngine()
+    plan = plan_shards(job, shards, facts, place, of=of, ending=ending)
+    done = job.done()
+    missing = [unit for unit in plan.units if unit.name not in done]
+    if place.merge:
+        if missing:
+            raise RunError(
+                f"{len(missing)} of {count(len(plan.units), 'shard')} are not in {job.out} yet. What "
+                "is done is kept: do the rest, by the same command with --shard or --on, then --merge"
+            )
+        plan.outcome = Outcome(units=len(plan.units), done_before=len(plan.units))
+        return plan
+    sizes = zip(plan.units, plan.sizes, strict=True)
+    done_items = sum(size for unit, size in sizes if unit.name in done)
+    engine = place.engine(say) if place.elsewhere and missing else LocalEngine()
     try:
-        with stage(progress, title, plan.total) as advance:
-            advance(before)
+        with stage(progress, title, sum(plan.sizes) if all(plan.sizes) else None) as advance:
+            advance(done_items)
             # Shards with the same content have one name, and are done once.
-            distinct = {unit.name: unit for unit in plan.units}
-            outcome = run_units(engine, plan.job, distinct.values(), advance=advance)
+            units = {unit.name: unit for unit in plan.units}
+            plan.outcome = run_units(engine, job, units.values(), advance=advance)
     finally:
         engine.close()
-    if outcome.failed:
-        first = outcome.failed[0]
+    for receipt in plan.outcome.failed:
+        names = [_name(item) for item in read_list(job.storage, units[receipt.name].order)]
+        say(f"a shard of {of} failed: {receipt.problem}. Its {of}: {', '.join(names)}")
+    if plan.outcome.failed:
+        first = plan.outcome.failed[0]
+        items = read_list(job.storage, units[first.name].order)
         raise RunError(
-            f"{len(outcome.failed)} of {count(outcome.units, 'shard')} of {what} could not be done, "
-            f"the first because: {first.problem}. What is done is kept in {plan.job.out}: the same command "
-            "does the rest"
+            f"{len(plan.outcome.failed)} of {count(plan.outcome.units, 'shard')} of {of} could not be "
+            f"done, the first ({_name(items[0])} to {_name(items[-1])}) because: {first.problem}. What is "
+            f"done is kept in {job.out}: the same command does the rest"
         )
-    return outcome
-
-
-class _Writer:
-    """Writes small files several at a time: each takes as long as the storage takes to answer."""
-
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self._threads = ThreadPoolExecutor(_WRITTEN_AT_ONCE)
-        self._waiting: deque[Future[None]] = deque()
-
-    def __enter__(self) -> "_Writer":
-        return self
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self._threads.shutdown(cancel_futures=kind is not None)
-        while kind is None and self._waiting:
-            self._waiting.popleft().result()
-
-    def write(self, name: str, content: bytes) -> None:
-        if len(self._waiting) >= 4 * _WRITTEN_AT_ONCE:  # what waits is in memory
-            self._waiting.popleft().result()
-        self._waiting.append(self._threads.submit(self._storage.write, name, content))
-
-
-def _holds_many(shard: Sequence[Any]) -> bool:
-    return isinstance(shard[0], ImageItem) and shard[0].holds_many
-
-
-def _size(shard: Sequence[Any]) -> int:
-    if _holds_many(shard):
-        rows = shard[0].rows
-        return 0 if rows is None else rows[1] - rows[0]
-    return len(shard)
+    return plan

@@ -1,4 +1,4 @@
-"""Shared storage: files under one URL, written whole, read by every process that works."""
+"""Shared storage: files under one URL, written atomically, for all workers."""
 
 import contextlib
 import os
@@ -13,23 +13,23 @@ from typing import Any
 from promptboost.errors import InputError, MissingExtraError
 from promptboost.io import is_temporary, read_bytes, write_bytes
 
-# There a file appears when all of it has been sent, or not at all.
-_WHOLE_BY_NATURE = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "memory"}
-# Whose errors are about the storage, not about what is in it.
+# Object stores, where uploads are atomic.
+_ATOMIC = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "memory"}
+# Libraries whose errors concern the storage, not the content of files.
 _LIBRARIES = {"botocore", "aiobotocore", "aiohttp", "fsspec", "gcsfs", "google", "azure", "adlfs"}
 
 
 class StorageError(InputError):
-    """Shared storage cannot be reached, or its URL not be read."""
+    """Shared storage cannot be reached, or its URL is invalid."""
 
 
 class FileRefusedError(StorageError):
-    """A file is not given away, and asking again would not help; of others nothing is known.
+    """Access to a file is refused; other files may be accessible.
 
     Attributes
     ----------
     reason : str
-        Why, the same on every machine.
+        The cause, the same on every machine.
     """
 
     def __init__(self, message: str, reason: str) -> None:
@@ -39,12 +39,12 @@ class FileRefusedError(StorageError):
 
 @dataclass(frozen=True)
 class Storage:
-    """The files below a folder or a URL; one that is there is whole.
+    """The files below a folder or a URL; every file is complete.
 
     Parameters
     ----------
     url : str
-        A folder of this machine or of a mount that all machines share, or what fsspec can open, such as
+        A local folder or shared mount, or a URL that fsspec can open, such as
         ``s3://bucket/prefix``.
 
     Examples
@@ -60,10 +60,10 @@ class Storage:
     url: str
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file, whole or not at all; its folders are made."""
+        """Write a file atomically; create its folders."""
         if (path := self._local(name)) is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # The folder may be a stranger's, where a link could lead anywhere.
+            # Untrusted folders may contain links to anywhere.
             write_bytes(path, data, follow=False)
             return
         with reaching(self.url):
@@ -72,21 +72,21 @@ class Storage:
     def _write_remote(self, name: str, data: bytes) -> None:
         system, root = self._remote
         target = f"{root}/{name}"
-        if set(_protocols(system)) & _WHOLE_BY_NATURE:
+        if set(_protocols(system)) & _ATOMIC:
             system.pipe_file(target, data)
             return
         system.makedirs(target.rpartition("/")[0], exist_ok=True)
-        part = f"{target}.{secrets.token_hex(8)}.part"
+        temporary = f"{target}.{secrets.token_hex(8)}.part"
         try:
-            system.pipe_file(part, data)
-            system.mv(part, target)
+            system.pipe_file(temporary, data)
+            system.mv(temporary, target)
         except BaseException:
             with contextlib.suppress(Exception):
-                system.rm_file(part)
+                system.rm_file(temporary)
             raise
 
     def read(self, name: str) -> bytes:
-        """Read a file whole; FileNotFoundError if it is not there."""
+        """Read a file; raise FileNotFoundError if it does not exist."""
         if (path := self._local(name)) is not None:
             return read_bytes(path)
         system, root = self._remote
@@ -98,27 +98,27 @@ class Storage:
         if (path := self._local(name)) is not None:
             return path.is_file()
         system, root = self._remote
-        # `isfile` would say no where the storage cannot be reached.
+        # `isfile` would be false where the storage cannot be reached.
         with contextlib.suppress(FileNotFoundError), reaching(self.url):
             return bool(system.info(f"{root}/{name}")["type"] == "file")
         return False
 
     def names(self, folder: str = "") -> Iterator[str]:
-        """Return the names of the files in a folder, in no order; what is half written is not there."""
+        """Return the names of the complete files in a folder, in no order."""
         if (path := self._local(folder)) is not None:
             with contextlib.suppress(FileNotFoundError), os.scandir(path) as entries:
                 yield from (e.name for e in entries if not is_temporary(e.name) and e.is_file())
             return
         system, root = self._remote
-        place = f"{root}/{folder}".rstrip("/")
+        target = f"{root}/{folder}".rstrip("/")
         with contextlib.suppress(FileNotFoundError), reaching(self.url):
-            for entry in system.ls(place, detail=True):
+            for entry in system.ls(target, detail=True):
                 name = entry["name"].rstrip("/").rpartition("/")[2]
                 if entry["type"] == "file" and not name.endswith(".part"):
                     yield name
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file if it exists."""
         with contextlib.suppress(FileNotFoundError):
             if (path := self._local(name)) is not None:
                 path.unlink()
@@ -128,7 +128,7 @@ class Storage:
                     system.rm_file(f"{root}/{name}")
 
     def _local(self, name: str) -> Path | None:
-        """Return where a file is on this machine, or in a mount; None for other storage."""
+        """Return the path of a local file; None for other storage."""
         if "://" not in self.url:
             return Path(self.url) / name
         if self.url.startswith("file://"):
@@ -138,6 +138,17 @@ class Storage:
     @cached_property
     def _remote(self) -> tuple[Any, str]:
         return open_url(self.url)
+
+
+def is_url(path: str) -> bool:
+    """Return whether fsspec opens it, rather than this machine.
+
+    Examples
+    --------
+    >>> is_url("s3://bucket/photos"), is_url("photos/1.jpg")
+    (True, False)
+    """
+    return "://" in path
 
 
 def open_url(url: str) -> tuple[Any, str]:
@@ -155,9 +166,9 @@ def open_url(url: str) -> tuple[Any, str]:
             f"{url} is not a folder of this machine; to open it, type: pip install 'promptboost[ray]'"
         ) from error
     try:
-        # What is listed is not kept: other processes add files, and there may be very many.
+        # Without a cache: other processes add files, and there may be very many.
         system, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
-    except ImportError as error:  # what opens s3://, gs:// and others is installed apart
+    except ImportError as error:  # s3://, gs:// and others need packages of their own
         protocol = url.partition("://")[0]
         part = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}.get(protocol)
         what = f"type: pip install {part}" if part else str(error)
@@ -169,9 +180,9 @@ def open_url(url: str) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def reaching(place: str) -> Iterator[None]:
-    """Raise what is wrong with storage that cannot be reached, and what to do about it.
+    """Convert errors of storage into StorageError, with advice.
 
-    That a file is not there is no such thing, and stays what it is; so do errors about its content.
+    FileNotFoundError and errors about the content of a file are not converted.
 
     Examples
     --------
@@ -183,13 +194,13 @@ def reaching(place: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if (told := _told(place, error)) is None:
+        if (converted := _converted(place, error)) is None:
             raise
-        raise told from error
+        raise converted from error
 
 
-def _told(place: str, error: Exception) -> StorageError | None:
-    """Return what to raise for an error of a library; None if it is not about the storage."""
+def _converted(place: str, error: Exception) -> StorageError | None:
+    """Return the StorageError for an error; None if it is not about the storage."""
     if isinstance(error, StorageError):
         return None
     amazon = place.startswith(("s3://", "s3a://"))
@@ -219,7 +230,7 @@ def _told(place: str, error: Exception) -> StorageError | None:
             f"{place} cannot be reached from {here}: {text}. Look at the network{where}"
         )
     libraries = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
-    if error.__cause__ is not None:  # as s3fs hands on what botocore has raised
+    if error.__cause__ is not None:  # as s3fs wraps errors of botocore
         libraries.add(type(error.__cause__).__module__.partition(".")[0])
     return StorageError(f"{place}: {text}") if libraries & _LIBRARIES else None
 

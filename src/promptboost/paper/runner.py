@@ -24,9 +24,7 @@ from promptboost.compare.comparison import Comparison, FewShotTask
 from promptboost.compare.method_code import code_of
 from promptboost.config import FitConfig
 from promptboost.data.benchmarks.registry import BENCHMARKS, find_benchmark
-from promptboost.distributed import unit as scale
-from promptboost.distributed.engine import Placement, Say
-from promptboost.distributed.unit import Job, UnitError, WorkUnit
+from promptboost.distributed.engine import Job, Placement, Say, UnitError, UnitResult, WorkUnit
 from promptboost.encoders import Encoder, load_encoder
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import (
@@ -313,7 +311,7 @@ class PlanRunner:
 
     def _do(self, title: str, cells: Mapping[str, CellSpec], problems: dict[str, str]) -> None:
         units = [
-            WorkUnit(name, {"cell": list(cell), "key": key}, group=f"{cell.dataset} {cell.on}")
+            WorkUnit(name, {"cell": list(cell), "key": key})
             for name, cell in cells.items()
             if (key := self._key(cell)) not in self.log
         ]
@@ -326,7 +324,7 @@ class PlanRunner:
 
         self._cells.run(self.log, job, units, self, title, request.progress, failed)
 
-    def do(self, order: Mapping[str, Any]) -> scale.Result:
+    def do(self, order: Mapping[str, Any]) -> UnitResult:
         """Measure one cell."""
         cell = CellSpec(*order["cell"])
         if cell.pair is not None:  # JSON has no tuples
@@ -348,7 +346,7 @@ class PlanRunner:
                 raise
             raise UnitError(f"the device has too little memory for {cell.on}") from error
         times = {"seconds": round(seconds, 3), "measured_at": round(time.time(), 3)}
-        return scale.Result(cell_file(key, [result], times))
+        return UnitResult(cell_file(key, [result], times))
 
     def _key(self, cell: CellSpec) -> Key:
         """Return everything that decides a result."""
