@@ -54,7 +54,7 @@ def test_progress_reaches_the_number_of_fits(shots):
     task, progress = clip_like(n_classes=3, shots=shots), Recorder()
     fit_probe(task.images[:, None], task.labels, progress=progress)
     progress.check("fitting logistic regression")
-    assert len(progress.calls) == len(STRENGTHS) * min(shots, 3)
+    assert len(progress.calls) == 1 + len(STRENGTHS) * min(shots, 3)
 
 
 def test_two_classes_have_a_row_each_that_are_log_odds():

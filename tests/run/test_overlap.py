@@ -108,7 +108,7 @@ def test_a_fit_tells_it_in_its_words_its_files_and_its_pages(task):
     assert any(ours.unseen_accuracy == pytest.approx((right - k) / 17) for k in range(4))
     read = Results.read(task / "run/metrics.json")
     assert read.overlap == results.overlap
-    assert read.answer()["overlap"]["leaks"]["images"] == 3
+    assert read.record()["overlap"]["leaks"]["images"] == 3
     checks = {check.rule.code: check.answer for check in run_checks(read_run(task / "run"))}
     assert [checks[code].outcome for code in ("PB014", "PB015", "PB016")] == ["found"] * 3
     assert "without the 3 held-out images that were learnt from" in checks["PB014"].summary

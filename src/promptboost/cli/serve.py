@@ -140,7 +140,7 @@ def _read_token(file: Path | None) -> str | None:
     if not re.fullmatch(rf"[!-~]{{{_SHORTEST_TOKEN},}}", token):
         raise SettingError(
             f"{source} holds no token: it must be {_SHORTEST_TOKEN} letters and digits or more. To make "
-            "one, type: python -c 'import secrets; print(secrets.token_urlsafe())'"
+            "one, type: openssl rand -hex 32"
         )
     return token
 

@@ -1,14 +1,14 @@
-"""Result: the fitted thing as text, its vectors, and the classifier that answers for images."""
+"""The fitted model: the ensemble as text, its heads, and the classifier."""
 
 from typing import TYPE_CHECKING
 
 from promptboost.lazy import on_first_use
 from promptboost.model.ensemble import LearntOn, PromptEnsemble, Round
-from promptboost.model.head import Head
 from promptboost.model.schema import json_schema
 
 if TYPE_CHECKING:
     from promptboost.model.classifier import PromptClassifier, load
+    from promptboost.model.head import Head
 
 __all__ = [
     "LearntOn",
@@ -21,5 +21,5 @@ __all__ = [
 ]
 
 
-# No encoder is imported to read a text.
-__getattr__ = on_first_use(__name__, {"classifier": ["PromptClassifier", "load"]})
+# To read a text, neither numpy nor an encoder is imported.
+__getattr__ = on_first_use(__name__, {"classifier": ["PromptClassifier", "load"], "head": ["Head"]})
