@@ -28,7 +28,7 @@ CORE_TESTS = (
     "tests/boosting/test_grid.py",
     "tests/model/test_ensemble.py",
     "tests/model/test_head.py",
-    "tests/training",
+    "tests/training/test_learner.py",
 )
 
 # An estimator with each composer, saved and loaded; then a run, its report, and the command line.

@@ -126,7 +126,7 @@ def test_a_budget_stops_with_what_is_there_and_the_rest_can_follow(call, tmp_pat
     assert (first.code, list(kept)) == (0, ["kite"])
     assert first.json["without_new_sentences"] == ["wren"]
     assert first.json["stopped"] == "the budget of 1 requests is used up"
-    assert "the same command goes on" in first.err
+    assert "the same command resumes" in first.err
     assert (second.code, list(read_descriptions(file))) == (0, ["kite", "wren"])
     assert len(server.requests) == 2
 
@@ -291,7 +291,7 @@ def test_a_pool_grown_from_confusions_and_the_fit_continued(call, fitted):
         answer = call(grow, *asked, "--fit", second, "--json")
     assert text.code == answer.code == 0
     assert f"-o NEW_RUN --config {run}/run.toml --prompts {grown}" in text.out
-    assert "a little too good" in text.err
+    assert "slightly optimistic" in text.err
     assert len(server.requests) == 4  # two pairs, both classes of each, and once only
     pairs = [pair["classes"] for pair in answer.json["pairs"]]
     assert set(pairs[0]) == {confusions[0].true, confusions[0].predicted}
@@ -343,7 +343,7 @@ def test_growing_asks_nothing_if_something_is_wrong(call, fitted):
     assert "--overwrite" in taken.err
     assert "does not exist" in none.err
     assert "sentences.json" in gone.err
-    assert "mixes up no classes" in sure.err
+    assert "confuses no classes" in sure.err
     assert server.requests == []
     assert not (fitted / "g.json").exists()
 

@@ -14,7 +14,7 @@ SETTINGS = ModelSettings("a-model", temperature=0.7)
 
 def test_everything_about_a_reply_is_kept(tmp_path):
     cache = ReplyCache(tmp_path / "replies.jsonl")
-    cache.keep(SETTINGS, "What?", Reply("Sö.\n\x1b\ud800", 3, 2, cut_off=True))
+    cache.add(SETTINGS, "What?", Reply("Sö.\n\x1b\ud800", 3, 2, cut_off=True))
     [line] = cache.path.read_text("ascii").splitlines()
     record = json.loads(line)
     assert record["question"] == "What?"
@@ -27,7 +27,7 @@ def test_everything_about_a_reply_is_kept(tmp_path):
 
 def test_another_model_parameter_or_question_is_another_reply(tmp_path):
     cache = ReplyCache(tmp_path / "replies.jsonl")
-    cache.keep(SETTINGS, "What?", Reply("So.", 1, 1))
+    cache.add(SETTINGS, "What?", Reply("So.", 1, 1))
     for other in (
         ModelSettings("b-model", temperature=0.7),
         ModelSettings("a-model", temperature=0.8),
@@ -45,7 +45,7 @@ def test_another_model_parameter_or_question_is_another_reply(tmp_path):
 def test_a_torn_last_line_costs_that_reply_only(tmp_path_factory, cut):
     cache = ReplyCache(tmp_path_factory.mktemp("torn") / "replies.jsonl")
     for question in ("one", "two"):
-        cache.keep(SETTINGS, question, Reply(question, 1, 1))
+        cache.add(SETTINGS, question, Reply(question, 1, 1))
     whole = cache.path.read_bytes()
     second = whole.index(b"\n") + 1
     cut = min(cut, len(whole) - second)
@@ -56,7 +56,7 @@ def test_a_torn_last_line_costs_that_reply_only(tmp_path_factory, cut):
     lost = cut > 1
     assert (torn.find(SETTINGS, "two") is None) == lost
     assert torn.damaged == (lost and cut < len(whole) - second)
-    torn.keep(SETTINGS, "three", Reply("three", 1, 1))
+    torn.add(SETTINGS, "three", Reply("three", 1, 1))
     again = ReplyCache(cache.path)
     assert again.find(SETTINGS, "three") == Reply("three", 1, 1)
     assert len(again) == 2 + (not lost)
@@ -67,7 +67,7 @@ def test_threads_do_not_mix_their_lines(tmp_path):
     with ThreadPoolExecutor(8) as threads:
         list(
             threads.map(
-                lambda i: cache.keep(SETTINGS, f"{i}", Reply("word " * 2000 + f"{i}", 1, 1)),
+                lambda i: cache.add(SETTINGS, f"{i}", Reply("word " * 2000 + f"{i}", 1, 1)),
                 range(64),
             )
         )
@@ -95,11 +95,11 @@ def test_nor_is_one_of_a_single_line(tmp_path):
 @given(kept=st.integers(min_value=0, max_value=150))
 def test_a_torn_first_line_is_ours_all_the_same(tmp_path_factory, kept):
     cache = ReplyCache(tmp_path_factory.mktemp("torn") / "replies.jsonl")
-    cache.keep(SETTINGS, "one", Reply("one", 1, 1))
+    cache.add(SETTINGS, "one", Reply("one", 1, 1))
     cache.path.write_bytes(cache.path.read_bytes()[:kept])
     torn = ReplyCache(cache.path)
     assert (len(torn), torn.damaged) == (0, kept > 0)
-    torn.keep(SETTINGS, "two", Reply("two", 1, 1))
+    torn.add(SETTINGS, "two", Reply("two", 1, 1))
     assert ReplyCache(cache.path).find(SETTINGS, "two") == Reply("two", 1, 1)
 
 
@@ -109,7 +109,7 @@ def test_a_torn_first_line_is_ours_all_the_same(tmp_path_factory, kept):
 )
 def test_odd_lines_are_skipped(tmp_path, line):
     cache = ReplyCache(tmp_path / "replies.jsonl")
-    cache.keep(SETTINGS, "What?", Reply("So.", 1, 1))
+    cache.add(SETTINGS, "What?", Reply("So.", 1, 1))
     with cache.path.open("a") as stream:
         stream.write(line + "\n")
     again = ReplyCache(cache.path)

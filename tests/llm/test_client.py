@@ -1,37 +1,32 @@
 import json
 import sys
-from email.utils import formatdate
-from time import time
 
 import pytest
 
 from promptboost.errors import MissingExtraError, SettingError
-from promptboost.llm.client import AskError, ModelSettings, RefusedError, TemporaryError, open_model
+from promptboost.llm.client import AskError, Client, ModelSettings, RefusedError
 from tests.llm.llm_server import Act, Server
 
 pytest.importorskip("openai", reason="needs promptboost[llm]")
 pytest.importorskip("anthropic", reason="needs promptboost[llm]")
 
 both = pytest.mark.parametrize("provider", ["openai", "anthropic"])
+#: Makes the libraries retry at once.
+NOW = {"retry-after-ms": "1"}
 
 
-def opened(server, provider, **options):
+def settings_of(server, provider, **options):
     address = server.url if provider == "openai" else server.root
-    options = {"timeout": 5.0, **options}
-    return open_model(ModelSettings("a-model", provider=provider, base_url=address, **options))
+    options = {"timeout": 5.0, "max_retries": 0, **options}
+    return ModelSettings("a-model", provider=provider, base_url=address, **options)
 
 
-def ask(server, provider, question, **options):
-    with opened(server, provider, **options) as model:
-        return model.ask(question)
+def ask(server, provider, question, before_request=lambda: None, **options):
+    with Client(settings_of(server, provider, **options), before_request) as client:
+        return client.ask(question)
 
 
-def entered(settings):
-    with open_model(settings):
-        pass
-
-
-def asked(act, provider, **options):
+def ask_once(act, provider, **options):
     with Server(lambda *_: act) as server:
         return ask(server, provider, "What does an owl look like?", **options)
 
@@ -58,61 +53,51 @@ def test_no_temperature_is_sent_unless_asked_for(provider):
 
 @both
 def test_tokens_are_estimated_where_the_server_does_not_count(provider):
-    reply = asked(Act("x" * 40, usage=None), provider)
+    reply = ask_once(Act("x" * 40, usage=None), provider)
     assert (reply.input_tokens, reply.output_tokens) == (7, 10)
 
 
 @both
 def test_a_reply_that_was_cut_off_says_so(provider):
-    assert asked(Act("An ow", finish="length"), provider).cut_off
+    assert ask_once(Act("An ow", finish="length"), provider).cut_off
 
 
 @both
 def test_no_words_are_an_empty_reply(provider):
-    assert asked(Act(None), provider).text == ""
+    assert ask_once(Act(None), provider).text == ""
 
 
 @both
-@pytest.mark.parametrize("status", [408, 429, 500, 503, 529])
-def test_what_may_work_later(provider, status):
-    with pytest.raises(TemporaryError, match=f"answered {status}") as error:
-        asked(Act(status=status), provider)
-    assert error.value.retry_after is None
+@pytest.mark.parametrize("status", [408, 429, 500, 503])
+def test_faults_are_retried_and_named(provider, status):
+    fault = Act(status=status, headers=NOW)
+    with Server(lambda _, time: fault if time < 3 else Act("At last.")) as server:
+        assert ask(server, provider, "?", max_retries=2).text == "At last."
+        with pytest.raises(AskError, match=f"answered {status}"):
+            ask(server, provider, "??", max_retries=1)
+        assert server.questions == ["?", "?", "?", "??", "??"]
 
 
 @both
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_what_will_never_work(provider, status):
     with pytest.raises(RefusedError, match="the key, the model and the base URL"):
-        asked(Act(status=status), provider)
+        ask_once(Act(status=status), provider)
 
 
 @both
-def test_a_question_that_is_refused_says_nothing_about_others(provider):
-    with pytest.raises(AskError) as error:
-        asked(Act(status=400), provider)
-    assert not isinstance(error.value, (TemporaryError, RefusedError))
-
-
-@both
-def test_seconds_and_dates_of_retry_after(provider):
-    with pytest.raises(TemporaryError) as error:
-        asked(Act(status=429, headers={"retry-after": "7"}), provider)
-    assert error.value.retry_after == 7
-    date = formatdate(time() + 30, usegmt=True)
-    with pytest.raises(TemporaryError) as error:
-        asked(Act(status=503, headers={"retry-after": date}), provider)
-    assert 25 < error.value.retry_after <= 30
-    for odd, seconds in {"soon": None, "-5": 0, "nan": None, "inf": None}.items():
-        with pytest.raises(TemporaryError) as error:
-            asked(Act(status=429, headers={"retry-after": odd}), provider)
-        assert error.value.retry_after == seconds
+def test_a_question_that_is_refused_is_not_retried(provider):
+    with Server(lambda *_: Act(status=400)) as server:
+        with pytest.raises(AskError, match="answered 400") as error:
+            ask(server, provider, "?", max_retries=2)
+        assert len(server.requests) == 1
+    assert not isinstance(error.value, RefusedError)
 
 
 @both
 def test_a_time_out(provider):
-    with pytest.raises(TemporaryError, match="in time"):
-        asked(Act(delay=0.6), provider, timeout=0.1)
+    with pytest.raises(AskError, match="no answer from the server: timed out"):
+        ask_once(Act(delay=0.6), provider, timeout=0.1)
 
 
 @both
@@ -133,22 +118,24 @@ def test_a_time_out(provider):
     ],
 )
 def test_malformed_replies(provider, raw):
-    with pytest.raises(TemporaryError):
-        asked(Act(raw=raw), provider)
+    with pytest.raises(AskError, match=r"cannot be read|no JSON object"):
+        ask_once(Act(raw=raw), provider)
 
 
 @both
-def test_a_page_instead_of_a_reply(provider):
-    act = Act(raw=b"<html>Welcome</html>", headers={"content-type": "text/html"})
-    with pytest.raises(TemporaryError, match="no reply"):
-        asked(act, provider)
+def test_a_page_instead_of_a_reply_is_requested_again(provider):
+    page = Act(raw=b"<html>Welcome</html>", headers={"content-type": "text/html"})
+    with Server(lambda _, time: page if time < 2 else Act("Hello.")) as server:
+        assert ask(server, provider, "?", max_retries=1).text == "Hello."
+    with pytest.raises(AskError, match="no JSON object"):
+        ask_once(page, provider)
 
 
 @both
-def test_nobody_there(provider):
+def test_no_server(provider):
     with Server(lambda *_: Act()) as server:
         pass
-    with pytest.raises(TemporaryError, match="cannot be reached"):
+    with pytest.raises(AskError, match="no answer from the server"):
         ask(server, provider, "?")
 
 
@@ -156,11 +143,10 @@ def test_nobody_there(provider):
     ("provider", "variable"), [("openai", "OPENAI_API_KEY"), ("anthropic", "ANTHROPIC_API_KEY")]
 )
 def test_the_key_comes_from_the_environment(provider, variable, monkeypatch):
-    for address in (None, "https://models.example.com/v1"):
-        with pytest.raises(SettingError, match=f"{variable} is not set"):
-            entered(ModelSettings("m", provider=provider, base_url=address))
+    with pytest.raises(SettingError, match=f"{variable} is not set"):
+        Client(ModelSettings("m", provider=provider))
     monkeypatch.setenv(variable, "my-secret")
-    entered(ModelSettings("m", provider=provider))
+    Client(ModelSettings("m", provider=provider))
     with Server(lambda *_: Act()) as server:
         ask(server, provider, "?")
     assert "my-secret" in str(server.headers[0])
@@ -171,7 +157,7 @@ def test_the_key_comes_from_the_environment(provider, variable, monkeypatch):
 def test_a_key_that_cannot_be_one_is_refused_and_not_shown(provider, key, monkeypatch):
     monkeypatch.setenv(f"{provider.upper()}_API_KEY", key)
     with pytest.raises(SettingError, match="_API_KEY holds characters that no key has") as error:
-        entered(ModelSettings("m", provider=provider))
+        Client(ModelSettings("m", provider=provider))
     assert "cret" not in str(error.value)
 
 
@@ -181,24 +167,24 @@ def test_a_key_that_cannot_be_one_is_refused_and_not_shown(provider, key, monkey
 )
 def test_what_is_no_address_of_a_server(provider, address, monkeypatch):
     with pytest.raises(SettingError, match="write it like http://localhost:8000/v1"):
-        entered(ModelSettings("m", provider=provider, base_url=address))
+        Client(ModelSettings("m", provider=provider, base_url=address))
     monkeypatch.setenv(f"{provider.upper()}_BASE_URL", address)
     with pytest.raises(SettingError, match="write it like http://localhost:8000/v1"):
-        entered(ModelSettings("m", provider=provider))
+        Client(ModelSettings("m", provider=provider))
 
 
 @both
 def test_the_version_may_be_in_the_address_of_either(provider):
     with Server(lambda *_: Act("Hello.")) as server:
         for address in (server.url, f"{server.url}/"):
-            with open_model(ModelSettings("m", provider=provider, base_url=address)) as model:
+            with Client(ModelSettings("m", provider=provider, base_url=address)) as model:
                 assert model.ask("?").text == "Hello."
 
 
 def test_a_client_that_cannot_be_set_up(monkeypatch):
     monkeypatch.setenv("ALL_PROXY", "gopher://localhost:1")
     with pytest.raises(SettingError, match=r"cannot be set up: .*gopher"):
-        entered(ModelSettings("m", base_url="http://localhost:8/v1"))
+        Client(ModelSettings("m", base_url="http://localhost:8/v1"))
 
 
 def test_parts_of_a_reply_are_read_and_thoughts_are_not():
@@ -208,27 +194,18 @@ def test_parts_of_a_reply_are_read_and_thoughts_are_not():
         {"type": "text", "text": "A beak."},
     ]
     raw = json.dumps({"choices": [{"message": {"content": parts}}]}).encode()
-    assert asked(Act(raw=raw), "openai").text == "Round eyes.\nA beak."
+    assert ask_once(Act(raw=raw), "openai").text == "Round eyes.\nA beak."
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "http://localhost:8/v1",
-        "http://[::1]:8/v1",
-        "http://192.168.0.7/v1",
-        "http://ollama:11434/v1",
-        "http://host.docker.internal:8/v1",
-    ],
-)
-def test_a_local_server_needs_no_key(address):
-    entered(ModelSettings("m", base_url=address))
+@both
+def test_a_server_given_by_its_url_needs_no_key(provider):
+    Client(ModelSettings("m", provider=provider, base_url="https://models.example.com/v1"))
 
 
 def test_the_address_may_come_from_the_environment(monkeypatch):
     with Server(lambda *_: Act("Hello.")) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-        with open_model(ModelSettings("m")) as model:
+        with Client(ModelSettings("m")) as model:
             assert model.ask("?").text == "Hello."
 
 
@@ -236,16 +213,21 @@ def test_the_address_may_come_from_the_environment(monkeypatch):
 def test_a_missing_client_has_the_command_to_type(provider, monkeypatch):
     monkeypatch.setitem(sys.modules, provider, None)
     with pytest.raises(MissingExtraError, match=r"pip install 'promptboost\[llm\]'"):
-        entered(ModelSettings("m", provider=provider))
+        Client(ModelSettings("m", provider=provider))
 
 
-def test_openai_itself_gets_the_limit_under_its_newer_name():
-    from promptboost.llm.adapters import _is_openai
-
-    assert _is_openai(None)
-    assert _is_openai("https://eu.api.openai.com/v1")
-    assert not _is_openai("http://localhost:8000/v1")
-    assert not _is_openai("https://openai.com.example.org/v1")
+@pytest.mark.parametrize(
+    ("host", "limit"),
+    [("eu.api.openai.com", "max_completion_tokens"), ("api.openai.com.test", "max_tokens")],
+)
+def test_openai_itself_gets_the_limit_under_its_newer_name(host, limit, monkeypatch):
+    with Server(lambda *_: Act()) as server:
+        monkeypatch.setenv("HTTP_PROXY", server.root)
+        monkeypatch.setenv("http_proxy", server.root)
+        settings = ModelSettings("m", base_url=f"http://{host}/v1", max_retries=0)
+        with Client(settings) as client, pytest.raises(AskError):
+            client.ask("?")
+        assert limit in server.requests[0][1]
 
 
 @pytest.mark.parametrize(

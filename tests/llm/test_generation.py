@@ -1,8 +1,14 @@
 import pytest
 
 from promptboost.errors import PoolError, SettingError
-from promptboost.llm import Budget, Manner, ModelSettings, ReplyCache, generate_pool, plan
-from promptboost.llm.generation import Price
+from promptboost.llm import (
+    Budget,
+    ModelSettings,
+    ReplyCache,
+    RequestPolicy,
+    generate_pool,
+    plan,
+)
 from promptboost.llm.questions import contrast_questions, questions_for
 from promptboost.llm.replies import NOTHING_YET
 from promptboost.pool import build_pool
@@ -42,9 +48,9 @@ def test_the_same_replies_make_the_same_pool_whatever_the_order(cache):
     questions = questions_for(NAMES, "cupl", 20)
     with Server(lambda q, n: Act(described(q, n).text, delay=(len(q) % 5) / 50)) as server:
         first = generate_pool(questions, settings(server), cache)
-    offline = Manner(Budget(requests=0))
+    offline = RequestPolicy(Budget(max_requests=0))
     again = generate_pool(
-        questions, ModelSettings("a-model"), ReplyCache(cache.path), manner=offline
+        questions, ModelSettings("a-model"), ReplyCache(cache.path), policy=offline
     )
     assert again.sentences == first.sentences
     assert again.answers.requests == 0
@@ -135,16 +141,16 @@ def test_a_reply_that_never_came_to_its_point_says_so(cache):
 
 
 @pytest.mark.parametrize("price", [(-1.0, 2.0), (1.0, float("nan")), (float("inf"), 1.0)])
-def test_a_price_that_cannot_be(price):
+def test_invalid_prices(price, cache):
     with pytest.raises(SettingError, match="the price is"):
-        Price(*price)
+        plan(questions_for(NAMES, "cupl", 5), ModelSettings("m"), cache, price)
 
 
 def test_a_budget_leaves_what_was_answered(cache):
     with Server(described) as server:
         questions = questions_for(NAMES, "cupl", 5)
-        manner = Manner(Budget(requests=1), workers=1)
-        done = generate_pool(questions, settings(server), cache, manner=manner)
+        policy = RequestPolicy(Budget(max_requests=1), workers=1)
+        done = generate_pool(questions, settings(server), cache, policy=policy)
     assert (list(done.sentences), done.missing) == (["owl"], ("fruit_bat",))
     assert done.answers.exhausted
 
@@ -152,16 +158,16 @@ def test_a_budget_leaves_what_was_answered(cache):
 def test_a_plan_sends_nothing_and_knows_what_is_there(cache):
     questions = questions_for(NAMES, "cupl", 20)
     with Server(described) as server:
-        before = plan(questions, settings(server), cache, Price(10.0, 100.0))
+        before = plan(questions, settings(server), cache, (10.0, 100.0))
         assert server.requests == []
         generate_pool(questions[:3], settings(server), cache)
         after = plan(questions, settings(server), cache)
-    assert (before.requests, before.cached, before.output_tokens) == (8, 0, 8 * 5 * 28)
+    assert (before.requests, before.answered_before, before.output_tokens) == (8, 0, 8 * 5 * 28)
     expected = (before.input_tokens * 10 + before.output_tokens * 100) / 1e6
     assert before.cost == pytest.approx(expected)
-    assert (after.requests, after.cached, after.cost) == (5, 3, None)
+    assert (after.requests, after.answered_before, after.cost) == (5, 3, None)
 
 
 def test_nothing_to_ask(cache):
-    with pytest.raises(PoolError, match="nothing to ask"):
+    with pytest.raises(PoolError, match="no questions"):
         generate_pool([], ModelSettings("m"), cache)

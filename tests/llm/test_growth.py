@@ -23,11 +23,14 @@ def test_both_directions_are_one_pair():
     st.integers(1, 12),
 )
 def test_no_image_is_lost_and_the_most_frequent_come_first(lines, most):
-    found = confused_pairs([line(*one) for one in lines if one[0] != one[1]], 12)
+    found = confused_pairs([line(*entry) for entry in lines if entry[0] != entry[1]], 12)
     assert sum(pair.count for pair in found) == sum(n for a, b, n in lines if a != b)
     assert [p.count for p in found] == sorted((p.count for p in found), reverse=True)
-    assert len({frozenset((pair.one, pair.other)) for pair in found}) == len(found)
-    assert confused_pairs([line(*one) for one in lines if one[0] != one[1]], most) == found[:most]
+    assert len({frozenset((pair.first, pair.second)) for pair in found}) == len(found)
+    assert (
+        confused_pairs([line(*entry) for entry in lines if entry[0] != entry[1]], most)
+        == found[:most]
+    )
 
 
 def test_both_classes_of_a_pair_are_asked_about():

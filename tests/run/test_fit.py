@@ -244,13 +244,13 @@ def test_figures_do_not_say_where_the_images_lay(task):
 def test_changed_sentences_cannot_be_resumed(fitted):
     unfinished(fitted)
     write_text(fitted / "sentences.json", '{"ember": ["hot"]}')
-    with pytest.raises(RunError, match=r"cannot resume .*: .*pool's fingerprint.*--overwrite"):
+    with pytest.raises(RunError, match=r"cannot resume .*pool's fingerprint.*--overwrite"):
         fit_run(request(fitted, resume=True))
 
 
 def test_a_damaged_partial_file_is_named(fitted):
     unfinished(fitted).partial_path.write_text("{")
-    with pytest.raises(RunError, match=r"cannot resume .*: .*partial\.json"):
+    with pytest.raises(RunError, match=r"cannot resume .*partial\.json"):
         fit_run(request(fitted, resume=True))
 
 

@@ -16,17 +16,17 @@ COUNT = click.IntRange(min=1)
 _BUDGET = click.IntRange(min=0)
 
 
-#: The options about the model, the budget and the replies.
+#: Options for the model, the budget and the replies.
 asks = with_options(
     [
-        click.option("--model", required=True, help="Name of the model, as its server knows it."),
-        click.option("--base-url", help="Server to ask, such as http://localhost:8000/v1."),
+        click.option("--model", required=True, help="Name of the model on its server."),
+        click.option("--base-url", help="URL of the server, such as http://localhost:8000/v1."),
         click.option(
             "--provider",
             type=click.Choice(["openai", "anthropic"]),
             default="openai",
             show_default=True,
-            help="Protocol of the server; most others speak OpenAI's.",
+            help="Protocol of the server; most others are compatible with OpenAI.",
         ),
         click.option("--temperature", type=click.FloatRange(min=0), help="Default: the server's."),
         click.option(
@@ -34,45 +34,49 @@ asks = with_options(
             type=COUNT,
             default=2048,
             show_default=True,
-            help="Most tokens of a reply. Models that think before they answer need more.",
+            help="Maximum tokens per reply. Reasoning models need more.",
         ),
         click.option(
             "--timeout",
             type=click.FloatRange(min=0, min_open=True),
             default=120.0,
             show_default=True,
-            help="Seconds to wait for a reply.",
+            help="Seconds to wait for data from the server.",
         ),
         click.option(
-            "--workers", type=COUNT, default=8, show_default=True, help="Questions at a time."
+            "--workers",
+            type=COUNT,
+            default=8,
+            show_default=True,
+            help="Number of parallel requests.",
         ),
         click.option(
             "--max-requests",
             type=_BUDGET,
-            help="Stop after this many requests, retries included. 0 uses the replies kept so far.",
+            help="Stop after this many requests, including retries. 0 uses cached replies only.",
         ),
-        click.option(
-            "--max-tokens", type=_BUDGET, help="Stop before more tokens than this are used."
-        ),
+        click.option("--max-tokens", type=_BUDGET, help="Stop before using more tokens than this."),
         click.option(
             "--replies",
             type=click.Path(path_type=Path, dir_okay=False),
             metavar="FILE.jsonl",
-            help="Where replies are kept and found again. Default: beside FILE.json.",
+            help="File that caches the replies. Default: next to FILE.json.",
         ),
         click.option(
             "--price",
             type=(float, float),
             metavar="IN OUT",
-            help="Price of a million tokens asked and answered, for the estimate.",
+            help="Price per million tokens of questions and of replies, for the estimate.",
         ),
-        click.option("--dry-run", is_flag=True, help="Show the questions and costs; ask nothing."),
+        click.option(
+            "--dry-run", is_flag=True, help="Show the questions and costs without sending anything."
+        ),
     ]
 )
 
 
 def replies_of(file: Path, asking: dict[str, Any]) -> Path:
-    """Return the file of replies: the one named, or one beside the output."""
+    """Return the file of replies: the given one, or one next to the output."""
     replies: Path | None = asking["replies"]
     return replies or file.with_name(f"{file.stem}.replies.jsonl")
 
@@ -80,55 +84,55 @@ def replies_of(file: Path, asking: dict[str, Any]) -> Path:
 def ask(
     out: Output, questions: Sequence["Question"], file: Path, per_class: int | None, **asking: Any
 ) -> "Generated | None":
-    """Ask, or say what asking would take; None for the latter."""
-    from promptboost.cli import pool_text as words
-    from promptboost.llm import Budget, Manner, ModelSettings, ReplyCache, generate_pool, plan
-    from promptboost.llm.generation import Price
+    """Ask the questions, or with ``--dry-run`` print the plan and return None."""
+    from promptboost.cli import pool_text
+    from promptboost.llm import (
+        Budget,
+        ModelSettings,
+        ReplyCache,
+        RequestPolicy,
+        generate_pool,
+        plan,
+    )
 
     named = ("model", "provider", "base_url", "temperature", "reply_tokens", "timeout")
     settings = ModelSettings(**{name: asking[name] for name in named})
     replies = replies_of(file, asking)
     cache = ReplyCache(replies)
     if cache.damaged:
-        out.note(f"{replies}: lines that cannot be read, left as they are: {cache.damaged}")
+        out.note(f"{replies}: {cache.damaged} lines cannot be read and are ignored")
     if asking["dry_run"]:
-        price = Price(*asking["price"]) if asking["price"] else None
-        planned = plan(questions, settings, cache, price)
-        out.result(words.plan_record(planned), lambda: words.plan_text(planned))
+        planned = plan(questions, settings, cache, asking["price"])
+        out.result(pool_text.plan_record(planned), lambda: pool_text.plan_text(planned))
         return None
     _check_places(file, replies)
-    manner = Manner(
-        Budget(asking["max_requests"], asking["max_tokens"]),
-        asking["workers"],
-        progress=out.progress,
-        say=out.note,
-    )
+    budget = Budget(asking["max_requests"], asking["max_tokens"])
+    policy = RequestPolicy(budget, asking["workers"], progress=out.progress, notify=out.note)
     try:
-        done = generate_pool(questions, settings, cache, per_class=per_class, manner=manner)
+        generated = generate_pool(questions, settings, cache, per_class=per_class, policy=policy)
     except KeyboardInterrupt:
-        again = f"the same command again (what was answered is kept in {replies})"
-        raise Interrupted(again) from None
-    for line in words.remarks(done):
+        raise Interrupted(f"the same command again (replies so far are in {replies})") from None
+    for line in pool_text.remarks(generated):
         out.note(line)
-    words.check_any(done, replies)
-    return done
+    pool_text.check_any(generated, replies)
+    return generated
 
 
 def _check_places(*files: Path) -> None:
-    """Find out before anything is paid for whether it can be written."""
+    """Raise a SettingError unless the files can be written; checked before anything is paid for."""
     from promptboost.errors import SettingError
     from promptboost.run.preflight import check_writable
 
     for file in files:
         if not file.absolute().parent.is_dir():
-            raise SettingError(f"there is no folder {file.parent}; make it first")
+            raise SettingError(f"there is no folder {file.parent}; create it first")
         if file.is_dir():
             raise SettingError(f"{file} is a folder; give the name of a file")
         check_writable(file.absolute().parent)
 
 
 def exit_code(done: "Generated") -> int:
-    """Return the exit code: an error that ended the asking counts, a budget does not."""
+    """Return the exit code; stopping at the budget is no error."""
     answers = done.answers
     return UNUSABLE if answers.stopped is not None and not answers.exhausted else 0
 
@@ -136,8 +140,8 @@ def exit_code(done: "Generated") -> int:
 _ENVIRONMENT = """
 \b
 Environment
-  OPENAI_API_KEY, ANTHROPIC_API_KEY    the key; a server on this machine needs none
-  OPENAI_BASE_URL, ANTHROPIC_BASE_URL  the server, where --base-url is not given
+  OPENAI_API_KEY, ANTHROPIC_API_KEY    the key; servers with --base-url may need none
+  OPENAI_BASE_URL, ANTHROPIC_BASE_URL  the server, if --base-url is not given
 """
 _EXAMPLES = """
 \b
@@ -157,11 +161,11 @@ _output = click.option(
 
 @click.command(
     name="generate",
-    short_help="Ask a language model for sentences.",
+    short_help="Generate sentences with a language model.",
     epilog=_EXAMPLES + _ENVIRONMENT,
 )
 @click.argument("names", nargs=-1)
-@click.option("--classes", help="The classes, if not NAMES: images as for fit, or a file of names.")
+@click.option("--classes", help="Classes instead of NAMES: images as for fit, or a file of names.")
 @_output
 @click.option(
     "--questions",
@@ -169,11 +173,9 @@ _output = click.option(
     type=click.Choice(["cupl", "dclip", "contrast"]),
     default="cupl",
     show_default=True,
-    help="How a class looks; its features; or how it differs from others.",
+    help="Appearance of a class, its features, or its differences from others.",
 )
-@click.option(
-    "--per-class", type=COUNT, default=20, show_default=True, help="Sentences of each class."
-)
+@click.option("--per-class", type=COUNT, default=20, show_default=True, help="Sentences per class.")
 @asks
 @speaks
 def generate(
@@ -185,12 +187,12 @@ def generate(
     per_class: int,
     **asking: Any,
 ) -> int:
-    """Ask a language model for sentences about classes, for fit --prompts.
+    """Generate sentences about classes with a language model, for fit --prompts.
 
-    Every reply is kept. Whatever ends the asking, the same command asks only what is missing; with
-    all replies there it makes the file again without a server.
+    Every reply is cached. After an interruption, the same command asks only the missing questions; if
+    none is missing, it writes the file without a server.
     """
-    from promptboost.cli import pool_text as words
+    from promptboost.cli import pool_text
     from promptboost.llm import questions_for
 
     _check_file(file, classes, asking)
@@ -202,28 +204,28 @@ def generate(
     from promptboost.io import write_json
 
     write_json(file, done.sentences)
-    record = words.generated_record(file, replies_of(file, asking), done, done.sentences)
-    out.result(record, lambda: words.generated_text(record))
+    record = pool_text.generated_record(file, replies_of(file, asking), done, done.sentences)
+    out.result(record, lambda: pool_text.generated_text(record))
     return exit_code(done)
 
 
 @click.command(
     name="grow",
-    short_help="Ask about the classes a run mixes up.",
+    short_help="Generate sentences about the classes a run confuses.",
     epilog=_GROW_EXAMPLES + _ENVIRONMENT,
 )
 @run_argument
 @_output
-@click.option("--pairs", type=COUNT, default=10, show_default=True, help="Pairs to ask about.")
+@click.option("--pairs", type=COUNT, default=10, show_default=True, help="Number of pairs.")
 @click.option(
-    "--per-pair", type=COUNT, default=5, show_default=True, help="Sentences of each class of it."
+    "--per-pair", type=COUNT, default=5, show_default=True, help="Sentences per class of a pair."
 )
 @click.option(
     "--fit",
     "new_run",
     type=click.Path(path_type=Path),
     metavar="NEW_RUN",
-    help="Then fit as RUN was fitted, with the new file, into this folder.",
+    help="Also fit into this folder, with the settings of RUN and the new file.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace the run in NEW_RUN.")
 @allow_download_option
@@ -240,18 +242,18 @@ def grow(
     allow_download: bool,
     **asking: Any,
 ) -> int:
-    """Ask what tells the classes apart that RUN mixes up most, and add the answers to its sentences.
+    """Generate sentences that distinguish the classes RUN confuses most.
 
-    FILE.json then holds the sentences of RUN and the new ones, for another fit with --prompts.
+    FILE.json will hold the sentences of RUN and the new ones, for another fit with --prompts.
     """
-    from promptboost.cli import pool_text as words
+    from promptboost.cli import pool_text
     from promptboost.llm import growth
     from promptboost.llm.questions import pair_questions
     from promptboost.run.run_folder import RunFolder
 
     _check_file(file, None, asking)
     confused = growth.run_pairs(run, pairs)
-    # What can go wrong should do so before anything is paid for.
+    # Errors should appear before anything is paid for.
     growth.check_growable(run, file)
     if new_run is not None:
         from promptboost.encoders.trust import check_trusted
@@ -263,12 +265,12 @@ def grow(
     if done is None:
         return 0
     grown = growth.write_grown(run, done.sentences, file)
-    record = words.generated_record(file, replies_of(file, asking), done, grown)
-    record |= words.growth_record(confused, done)
+    record = pool_text.generated_record(file, replies_of(file, asking), done, grown)
+    record |= pool_text.growth_record(confused, done)
     if (images := growth.measured_on(run)) is not None:
         out.note(
-            f"the pairs were found on the images held out ({images}): figures of the next fit on "
-            "the same images are a little too good"
+            f"the pairs were chosen on held-out images ({images}): results of the next fit on the same "
+            "images are slightly optimistic"
         )
     if new_run is None:
         record["next"] = growth.fit_command(run, file)
@@ -284,13 +286,13 @@ def grow(
             say=out.note,
             finish=(write_report, write_card),
         )
-        record |= {"run": str(new_run), **words.before_and_after(run, new_run)}
-    out.result(record, lambda: words.generated_text(record))
+        record |= {"run": str(new_run), **pool_text.before_and_after(run, new_run)}
+    out.result(record, lambda: pool_text.generated_text(record))
     return exit_code(done)
 
 
 def _check_file(file: Path, classes: str | None, asking: dict[str, Any]) -> None:
-    """Raise if under this name something else would be lost, or the sentences not be read."""
+    """Raise a SettingError if the output would overwrite an input or cannot be read by fit."""
     from promptboost.errors import SettingError
 
     if file.suffix.lower() != ".json":
@@ -302,7 +304,7 @@ def _check_file(file: Path, classes: str | None, asking: dict[str, Any]) -> None
 
 
 def class_names_of(classes: str) -> Sequence[str]:
-    """Read the names of classes from a file of names, or from images."""
+    """Return the class names of a file of names, or of images."""
     from promptboost.pool import read_class_names
 
     if (names := read_class_names(classes)) is not None:

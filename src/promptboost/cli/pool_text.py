@@ -1,4 +1,4 @@
-"""What ``promptboost pool`` and its commands say: records for ``--json``, lines for people."""
+"""Output of ``promptboost pool``: records for ``--json``, and text."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,13 +13,13 @@ from promptboost.pool import Meeting, PromptPool, Source, resolve
 from promptboost.pool.lint import LintFinding
 
 Checked = Sequence[tuple[Meeting, Sequence[LintFinding]]]
-_ASKED_SHOWN = 12  # questions and pairs; --json has them all
+_QUESTIONS_SHOWN = 12  # questions and pairs; --json has them all
 _SHOWN = 3  # details of a finding; --json has them all
 _WIDTH = 200  # of a detail; a damaged file may hold sentences of any length
 
 
 def check_record(names: Sequence[str], checked: Checked) -> dict[str, Any]:
-    """Write down everything a check found, ready for JSON."""
+    """Return a JSON-serializable record of all findings."""
     return {
         "classes": len(names),
         "without_sentences": _without(names, _described(checked)),
@@ -33,7 +33,8 @@ def _source_record(meeting: Meeting, findings: Sequence[LintFinding]) -> dict[st
         **_about(source),
         "sentences": sum(map(len, meeting.texts.values())),
         "matched": [
-            {"class": item.class_name, "name": item.entry, "how": item.how} for item in met.matches
+            {"class": match.class_name, "name": match.entry, "how": match.how}
+            for match in met.matches
         ],
         "missing": list(met.missing),
         "unused": list(met.unused),
@@ -50,7 +51,7 @@ def _source_record(meeting: Meeting, findings: Sequence[LintFinding]) -> dict[st
 
 
 def check_text(names: Sequence[str], checked: Checked) -> str:
-    """Lay out what a check found, the first few details of each finding."""
+    """Format the findings, with the first few details of each."""
     parts = ["\n".join(_source_lines(meeting, findings)) for meeting, findings in checked]
     without = _without(names, _described(checked))
     served = len(names) - len(without)
@@ -86,7 +87,7 @@ def build_record(
     meetings: Sequence[Meeting],
     joined: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
-    """Write down what was written and what was left out, ready for JSON."""
+    """Return a JSON-serializable record of the sentences written and left out."""
     before = sum(len(texts) for meeting in meetings for texts in meeting.texts.values())
     kept = sum(map(len, joined.values()))
     return {
@@ -112,7 +113,7 @@ def build_record(
 
 
 def build_text(record: Mapping[str, Any]) -> str:
-    """Lay out what was written and what was left out."""
+    """Format the numbers of sentences written and left out."""
     left_out = ", ".join(
         f"{count} {what.replace('_', ' ')}" for what, count in record["left_out"].items() if count
     )
@@ -123,7 +124,7 @@ def build_text(record: Mapping[str, Any]) -> str:
 
 
 def show_record(sources: Sequence[Source]) -> dict[str, Any]:
-    """Count the sentences of each name, ready for JSON."""
+    """Return a JSON-serializable record of the number of sentences per name."""
     records = [
         {
             **_about(source),
@@ -140,7 +141,7 @@ def _about(source: Source) -> dict[str, Any]:
 
 
 def show_text(sources: Sequence[Source]) -> str:
-    """Lay out how many sentences each name has; templates in full."""
+    """Format the number of sentences per name, and the templates."""
     rows = [
         [entry, str(len(kept)), source.name]
         for source in sources
@@ -152,13 +153,13 @@ def show_text(sources: Sequence[Source]) -> str:
 
 
 def pool_record(file: Path, pool: PromptPool) -> dict[str, Any]:
-    """Write down what is in a saved pool, ready for JSON."""
+    """Return a JSON-serializable record of a saved pool."""
     sizes = {name: len(pool.prompts(name)) for name in pool.class_names}
     return {"path": str(file), **pool.statistics(), "prompts_of": sizes}
 
 
 def pool_text(pool: PromptPool) -> str:
-    """Lay out how many prompts each class has, and where they come from."""
+    """Format the number of prompts per class and per source."""
     rows = [[name, f"{len(pool.prompts(name)):,}"] for name in pool.class_names]
     total = sum(map(len, pool.prompts_by_class))
     ending = f"{total:,} prompts: {_by_source(pool.prompts_by_source)}"
@@ -166,7 +167,7 @@ def pool_text(pool: PromptPool) -> str:
 
 
 def prompts_by_source(pool: PromptPool, class_name: str) -> dict[str, list[str]]:
-    """Return the texts of one class of a pool, by where they come from."""
+    """Return the texts of one class of a pool by source."""
     names = resolve([class_name], pool.class_names).entries(class_name) or [class_name]
     texts: dict[str, list[str]] = {}
     for prompt in pool.prompts(names[0]):
@@ -179,7 +180,7 @@ def _by_source(counts: Mapping[str, int]) -> str:
 
 
 def _described(checked: Checked) -> list[Mapping[str, Any]]:
-    # Templates, which every class gets, say nothing about any.
+    # Templates apply to every class and describe none.
     return [meeting.texts for meeting, _ in checked if not meeting.source.templates]
 
 
@@ -192,32 +193,25 @@ def _without(names: Sequence[str], texts: Sequence[Mapping[str, Any]]) -> list[s
 
 
 def plan_record(plan: Plan) -> dict[str, Any]:
-    """Write down what asking would take, ready for JSON."""
-    return {
-        "dry_run": True,
-        "questions": [
-            {"class": question.class_name, "text": question.text} for question in plan.questions
-        ],
-        "answered_before": plan.cached,
-        "requests": plan.requests,
-        "input_tokens": plan.input_tokens,
-        "output_tokens": plan.output_tokens,
-        "cost": plan.cost,
-    }
+    """Return a JSON-serializable summary of a plan."""
+    questions = [
+        {"class": question.class_name, "text": question.text} for question in plan.questions
+    ]
+    return {"dry_run": True, **vars(plan), "questions": questions}
 
 
 def plan_text(plan: Plan) -> str:
-    """Lay out the questions and what they take."""
+    """Format the questions and their cost."""
     lines = [
-        f"{question.class_name}: {question.text}" for question in plan.questions[:_ASKED_SHOWN]
+        f"{question.class_name}: {question.text}" for question in plan.questions[:_QUESTIONS_SHOWN]
     ]
-    if (rest := len(plan.questions) - _ASKED_SHOWN) > 0:
-        lines.append(f"and {rest:,} more questions; --json has them all")
+    if (more := len(plan.questions) - _QUESTIONS_SHOWN) > 0:
+        lines.append(f"and {more:,} more questions; --json has them all")
     cost = "not known without --price" if plan.cost is None else f"about {plan.cost:,.4g}"
     lines += [
         "",
-        f"requests  {plan.requests:,} ({plan.cached:,} questions have a reply already)",
-        f"tokens    about {plan.input_tokens:,} asked and {plan.output_tokens:,} answered",
+        f"requests  {plan.requests:,} ({plan.answered_before:,} questions have a reply already)",
+        f"tokens    about {plan.input_tokens:,} for questions and {plan.output_tokens:,} for replies",
         f"cost      {cost}",
         "nothing was sent",
     ]
@@ -225,10 +219,10 @@ def plan_text(plan: Plan) -> str:
 
 
 def remarks(done: Generated) -> Iterator[str]:
-    """Return a line for each thing that did not go as wished."""
+    """Yield a line for each problem."""
     answers = done.answers
     if answers.stopped is not None:
-        yield f"stopped: {answers.stopped}; the same command goes on with what is missing"
+        yield f"stopped: {answers.stopped}; the same command resumes"
     if answers.failed:
         question, reason = next(iter(answers.failed.items()))
         yield f"questions without a reply: {len(answers.failed)}; {question[:60]}…: {reason}"
@@ -236,13 +230,13 @@ def remarks(done: Generated) -> Iterator[str]:
         reasons = ", ".join(f"{count} {reason}" for reason, count in done.dropped.most_common())
         yield f"lines of replies left out: {reasons}"
     if NOTHING_YET in done.dropped:
-        yield "models that think before they answer need more tokens: try a larger --reply-tokens"
+        yield "reasoning models need more tokens: try a larger --reply-tokens"
     if done.missing:
         yield f"classes without a new sentence: {few(done.missing)}"
 
 
 def check_any(done: Generated, replies: Path) -> None:
-    """Raise if there is no sentence to write."""
+    """Raise a PoolError if there are no sentences."""
     if done.sentences:
         return
     answers = done.answers
@@ -255,7 +249,7 @@ def check_any(done: Generated, replies: Path) -> None:
 def generated_record(
     file: Path, replies: Path, done: Generated, written: Mapping[str, Sequence[str]]
 ) -> dict[str, Any]:
-    """Write down what was asked and written, ready for JSON."""
+    """Return a JSON-serializable summary of questions and sentences."""
     answers = done.answers
     return {
         "file": str(file),
@@ -274,9 +268,9 @@ def generated_record(
 
 
 def growth_record(pairs: Sequence[Pair], done: Generated) -> dict[str, Any]:
-    """Add what is asked about, and what is new."""
+    """Return a JSON-serializable summary of the pairs and the new sentences."""
     return {
-        "pairs": [{"classes": [pair.one, pair.other], "images": pair.count} for pair in pairs],
+        "pairs": [{"classes": [pair.first, pair.second], "images": pair.count} for pair in pairs],
         "new_sentences": sum(map(len, done.sentences.values())),
     }
 
@@ -290,16 +284,16 @@ def before_and_after(run: Path, new_run: Path) -> dict[str, Any]:
 
 
 def generated_text(record: Mapping[str, Any]) -> str:
-    """Lay out what was written and what it took."""
+    """Format the result and its cost."""
     lines = [
-        f"{' and '.join(pair['classes'])}: {pair['images']} images mixed up"
-        for pair in record.get("pairs", [])[:_ASKED_SHOWN]
+        f"{' and '.join(pair['classes'])}: {pair['images']} images confused"
+        for pair in record.get("pairs", [])[:_QUESTIONS_SHOWN]
     ]
     new = f", {record['new_sentences']} of them from replies" if "new_sentences" in record else ""
     lines += [
         f"{record['file']}: {record['sentences']} sentences of {record['classes']} classes{new}",
         f"replies  {record['replies']}: {record['answered']} used, {record['answered_before']} of "
-        "them there before",
+        "them from before",
         f"spent    {record['requests']} requests, {record['tokens']:,} tokens",
     ]
     if "next" in record:

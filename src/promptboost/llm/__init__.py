@@ -1,12 +1,12 @@
-"""Sentences asked from a language model.
+"""Sentences from a language model.
 
-Reading order: :mod:`~promptboost.llm.questions` (what is asked, also about the classes a classifier
-still mixes up), :mod:`~promptboost.llm.client` and :mod:`~promptboost.llm.adapters` (who is asked),
-:mod:`~promptboost.llm.requests` (many questions at once), :mod:`~promptboost.llm.replies` (replies
-are kept, and become sentences), :mod:`~promptboost.llm.generation` (a whole pool).
+Reading order: :mod:`~promptboost.llm.questions`, :mod:`~promptboost.llm.client` (one question to one
+server), :mod:`~promptboost.llm.replies` (the reply cache; replies to sentences),
+:mod:`~promptboost.llm.requests` (many questions, within a budget), :mod:`~promptboost.llm.generation`
+(a whole pool), :mod:`~promptboost.llm.growth` (more sentences for a run).
 """
 
-from promptboost.llm.client import LanguageModel, ModelSettings, Reply, open_model
+from promptboost.llm.client import Client, ModelSettings, Reply
 from promptboost.llm.generation import Generated, Plan, generate_pool, plan
 from promptboost.llm.questions import (
     Kind,
@@ -18,21 +18,19 @@ from promptboost.llm.questions import (
     questions_for,
 )
 from promptboost.llm.replies import ReplyCache
-from promptboost.llm.requests import Answers, Budget, Manner, Retries, ask_all
+from promptboost.llm.requests import Answers, Budget, RequestPolicy, ask_all
 
 __all__ = [
     "Kind",
     "Question",
     "questions_for",
     "contrast_questions",
-    "LanguageModel",
+    "Client",
     "ModelSettings",
     "Reply",
-    "open_model",
     "ReplyCache",
     "Budget",
-    "Retries",
-    "Manner",
+    "RequestPolicy",
     "Answers",
     "ask_all",
     "Generated",

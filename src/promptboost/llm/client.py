@@ -1,70 +1,56 @@
-"""A language model as it is asked: its settings, its replies and errors, one question at a time."""
+"""Client for one language model, on top of the `openai` and `anthropic` packages."""
 
+import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from ipaddress import ip_address
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
-from promptboost.errors import MissingExtraError, PromptBoostError, SettingError
+from promptboost.encoders.runtime import require_modules
+from promptboost.errors import PromptBoostError, SettingError
 
 Provider = Literal["openai", "anthropic"]
 
-#: More tokens than any question and answer have: a server that counts more has miscounted.
-MOST_TOKENS = 10**9
+#: Largest reply in bytes: several hundred thousand words.
+MAX_REPLY_BYTES = 2**20
+#: Larger token counts are counting errors of the server.
+MAX_TOKENS = 10**9
+# Servers without keys accept any word, such as "ollama"; shorter keys are not removed from replies.
+_MIN_KEY_LENGTH = 12
+# Raised when a reply lacks a field or has one of another type.
+_UNREADABLE = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 class AskError(PromptBoostError):
-    """A question got no reply, and asking it again is of no use."""
-
-
-class TemporaryError(AskError):
-    """A question got no reply this time: too many requests, a fault of the server, a time-out.
-
-    ``retry_after`` is what the server asks to wait, in seconds. ``crowded`` says that it was asked too
-    much at once, so that nobody should ask for a while.
-    """
-
-    def __init__(
-        self, message: str, retry_after: float | None = None, *, crowded: bool = False
-    ) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
-        self.crowded = crowded
-
-
-class UnreachableError(TemporaryError):
-    """There is no server at the address, for now at least."""
+    """A question got no reply."""
 
 
 class RefusedError(AskError):
-    """The server will answer no question at all: a wrong key, or a model it does not have."""
+    """The server refuses every question, for example because of a wrong key or model name."""
+
+
+class BudgetError(AskError):
+    """The request was not sent because the budget is used up."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What a model said, and the tokens of question and answer."""
+    """Text of a reply, and the number of tokens of question and reply."""
 
     text: str
     input_tokens: int
-    output_tokens: int  # as the server counted, or about four characters each
-    cut_off: bool = False  # at the limit of tokens, in the middle of a line
-
-    @property
-    def tokens(self) -> int:
-        """Tokens in and out."""
-        return self.input_tokens + self.output_tokens
+    output_tokens: int  # as counted by the server, otherwise estimated
+    cut_off: bool = False  # whether the token limit was reached
 
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Which model is asked, and how.
+    """Settings of a language model and its server.
 
-    Without a ``base_url`` the server is that of OPENAI_BASE_URL or ANTHROPIC_BASE_URL, else the
-    provider's own.
+    Without a ``base_url``, OPENAI_BASE_URL or ANTHROPIC_BASE_URL is used, otherwise the provider's server.
 
     Examples
     --------
@@ -72,18 +58,20 @@ class ModelSettings:
     {'provider': 'openai', 'reply_tokens': 2048}
     """
 
-    model: str  # as the server knows it
-    provider: Provider = "openai"  # the protocol the server speaks
+    model: str  # name of the model on the server
+    provider: Provider = "openai"  # protocol of the server
     base_url: str | None = None
-    temperature: float | None = None  # None leaves it to the server: some models take none
-    reply_tokens: int = 2048  # most tokens of a reply
-    timeout: float = 120.0  # seconds to wait for one
+    temperature: float | None = None  # None for the server's default; some models accept no other
+    reply_tokens: int = 2048  # maximum number of tokens per reply
+    timeout: float = 120.0  # seconds without data from the server
+    max_retries: int = 6  # per question, after server errors and rate limits
+    sample: str = ""  # tells replies to the same question apart in the cache
 
     def __post_init__(self) -> None:
         if self.provider not in get_args(Provider):
             raise SettingError(f"provider must be 'openai' or 'anthropic', not {self.provider!r}")
         if not self.model.strip():
-            raise SettingError("model is empty; give the name the server knows it by")
+            raise SettingError("model is empty; give the model's name on the server")
         for name in ("reply_tokens", "timeout"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise SettingError(f"{name} is {getattr(self, name)}, but must be above 0")
@@ -92,105 +80,237 @@ class ModelSettings:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What, beside model and question, decides a reply; kept with it."""
-        asked = {"provider": self.provider, "reply_tokens": self.reply_tokens}
-        return asked if self.temperature is None else {**asked, "temperature": self.temperature}
+        """Parameters that affect the reply; stored with it."""
+        parameters = {"provider": self.provider, "reply_tokens": self.reply_tokens, **self.options}
+        return parameters | ({"sample": self.sample} if self.sample else {})
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The temperature, if it is set."""
+        return {} if self.temperature is None else {"temperature": self.temperature}
 
     @property
     def address(self) -> str | None:
-        """The base URL in force."""
-        given = self.base_url or os.environ.get(f"{self.provider.upper()}_BASE_URL") or None
-        if given is not None and not _is_url(given):
+        """Base URL from the settings or the environment; None for the provider's own."""
+        url = self.base_url or os.environ.get(f"{self.provider.upper()}_BASE_URL") or None
+        if url is not None and not _is_url(url):
             raise SettingError(
-                f"{given!r} is no URL of a server: write it like http://localhost:8000/v1"
+                f"{url!r} is no URL of a server: write it like http://localhost:8000/v1"
             )
-        if given is not None and self.provider == "anthropic":
-            # This client adds the version itself, the other does not; people write it for both.
-            return given.rstrip("/").removesuffix("/v1")
-        return given
+        if url is not None and self.provider == "anthropic":
+            # Unlike openai, anthropic appends the version itself.
+            return url.rstrip("/").removesuffix("/v1")
+        return url
 
 
-class LanguageModel(Protocol):
-    """Whatever answers a question; several threads may ask at once."""
+class Client:
+    """Ask one language model; thread-safe.
+
+    The key comes from OPENAI_API_KEY or ANTHROPIC_API_KEY; with a ``base_url``, none is required.
+    `before_request` is called before each HTTP request, retries included, and may raise a BudgetError.
+    """
+
+    def __init__(
+        self, settings: ModelSettings, before_request: Callable[[], None] = lambda: None
+    ) -> None:
+        require_modules([settings.provider], "llm", "Language models")
+        self._library: Any = import_module(settings.provider)
+        self.settings = settings
+        self._key = _key(settings)
+        try:
+            name = "Anthropic" if settings.provider == "anthropic" else "OpenAI"
+            self._client = getattr(self._library, name)(
+                api_key=self._key,
+                base_url=settings.address,
+                timeout=settings.timeout,
+                max_retries=settings.max_retries,
+                http_client=_http_client(self._library, before_request),
+            )
+        except Exception as error:  # of any type, for example an unsupported proxy
+            raise SettingError(
+                f"the client for {settings.address or settings.provider} cannot be set up: {error}"
+            ) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._client.close()
 
     def ask(self, question: str) -> Reply:
-        """Answer one question; raise TemporaryError, RefusedError or AskError if that cannot be."""
+        """Return the reply to a question; raise an AskError if there is none.
+
+        If the server sends back the key, it is replaced in replies and errors.
+        """
+        library, anthropic = self._library, self.settings.provider == "anthropic"
+        try:
+            send = self._ask_anthropic if anthropic else self._ask_openai
+            text, counts, cut_off = send(question)
+        except _Stop as stop:
+            raise type(stop.error)(self._quote(stop.error)) from None
+        # `from None`: the original errors quote whatever the server sent.
+        except library.APIStatusError as error:
+            raise self._status_error(error) from None
+        except library.APIConnectionError as error:
+            reason = self._quote(error.__cause__ or error)
+            raise AskError(f"no answer from the server: {reason}") from None
+        except (library.APIError, *_UNREADABLE) as error:
+            raise AskError(f"the server's reply cannot be read: {self._quote(error)}") from None
+        text = self._redact(text)
+        return Reply(text, _count(counts[0], question), _count(counts[1], text), cut_off)
+
+    def _ask_openai(self, question: str) -> tuple[str, tuple[Any, Any], bool]:
+        # OpenAI's newer models reject `max_tokens`; most other servers know no other name.
+        host = urlsplit(self.settings.address or "https://api.openai.com").hostname or ""
+        limit = "max_completion_tokens" if host.endswith(".openai.com") else "max_tokens"
+        answer = self._client.chat.completions.create(
+            model=self.settings.model,
+            messages=[{"role": "user", "content": question}],
+            **{limit: self.settings.reply_tokens},
+            **self.settings.options,
+        )
+        choice, usage = answer.choices[0], answer.usage
+        counts = getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None)
+        return _text(choice.message.content), counts, choice.finish_reason == "length"
+
+    def _ask_anthropic(self, question: str) -> tuple[str, tuple[Any, Any], bool]:
+        answer = self._client.messages.create(
+            model=self.settings.model,
+            messages=[{"role": "user", "content": question}],
+            max_tokens=self.settings.reply_tokens,
+            # Newer versions of the package have no argument for the temperature.
+            extra_body=self.settings.options,
+        )
+        text = "\n".join(_text(block.text) for block in answer.content if block.type == "text")
+        usage = answer.usage
+        counts = getattr(usage, "input_tokens", None), getattr(usage, "output_tokens", None)
+        return text, counts, answer.stop_reason == "max_tokens"
+
+    def _status_error(self, error: Any) -> AskError:
+        message = f"the server answered {error.status_code}: {self._quote(error.message)}"
+        if error.status_code in (401, 403, 404):
+            return RefusedError(f"{message}; check the key, the model and the base URL")
+        if location := error.response.headers.get("location"):
+            # Another server would receive the key.
+            return RefusedError(
+                f"the server redirects to {self._quote(location)}, and redirects are not followed; "
+                "if you trust that server, give its address as --base-url"
+            )
+        return AskError(message)
+
+    def _quote(self, message: object, limit: int = 200) -> str:
+        text = " ".join(self._redact(str(message)).split())
+        return text if len(text) <= limit else f"{text[:limit]}…"
+
+    def _redact(self, text: str) -> str:
+        if len(self._key) < _MIN_KEY_LENGTH:
+            return text
+        return re.sub(re.escape(self._key), "[API key]", text, flags=re.IGNORECASE)
 
 
-@contextmanager
-def open_model(settings: ModelSettings) -> Iterator[LanguageModel]:
-    """Open the client for a server, and close its connections in the end.
+class _Stop(BaseException):
+    """Carry an error through the libraries, which may retry after any Exception."""
 
-    The key comes from the environment; a server on this machine or in the local network needs none.
+    def __init__(self, error: AskError) -> None:
+        self.error = error
+
+
+def _http_client(library: Any, before_request: Callable[[], None]) -> Any:
+    """Return an HTTP client of the library's own type that limits the size of a reply.
+
+    It uses only what all HTTP packages have that the versions of both libraries come with.
     """
-    try:
-        library = import_module(settings.provider)
-    except ImportError as error:
-        raise MissingExtraError(
-            f"asking a language model needs {settings.provider}, which is not installed. "
-            "Type: pip install 'promptboost[llm]'"
-        ) from error
-    from promptboost.llm.adapters import AnthropicModel, OpenAIModel
 
-    adapter = AnthropicModel if settings.provider == "anthropic" else OpenAIModel
-    key = _key(settings)
+    class LimitedClient(library.DefaultHttpxClient):  # type: ignore[misc]
+        failure = ""
+
+        def send(self, request: Any, **options: Any) -> Any:
+            try:
+                before_request()
+            except BudgetError as error:
+                raise _Stop(BudgetError(f"{error}{self.failure}")) from None
+            request.headers["accept-encoding"] = "identity"
+            try:
+                response = super().send(request, **{**options, **_OPTIONS})
+                self.failure = ""
+            except Exception as error:
+                self.failure = f"; the last request failed: {error}"
+                raise
+            try:
+                body = _read(response)
+            except _Stop:
+                if response.is_success:
+                    raise
+                body = b""  # the status is enough
+            finally:
+                response.close()
+            if response.is_success and not _is_json_object(body):
+                # The libraries retry after this status, but not after a reply that is no JSON.
+                message = b'{"error": {"message": "the reply is no JSON object"}}'
+                return type(response)(502, content=message, request=request)
+            status, headers = response.status_code, response.headers
+            return type(response)(status, headers=headers, content=body, request=request)
+
+    return LimitedClient()
+
+
+_OPTIONS = {"stream": True, "follow_redirects": False}
+
+
+def _read(response: Any) -> bytes:
+    if response.headers.get("content-encoding", "identity").lower() not in ("identity", ""):
+        raise _Stop(AskError("the server's reply is compressed, so its size is unknown"))
+    body = b""
+    for chunk in response.iter_raw(2**16):
+        body += chunk
+        if len(body) > MAX_REPLY_BYTES:
+            raise _Stop(AskError(f"the server's reply has more than {MAX_REPLY_BYTES:,} bytes"))
+    return body
+
+
+def _is_json_object(body: bytes) -> bool:
     try:
-        model = adapter(settings, library, key)
-    # Of any type: a proxy it does not understand, a part that is missing.
-    except Exception as error:
-        raise SettingError(
-            f"the client for {settings.address or settings.provider} cannot be set up: {error}"
-        ) from error
-    try:
-        yield model
-    finally:
-        model.close()
+        return isinstance(json.loads(body), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _key(settings: ModelSettings) -> str:
     variable = f"{settings.provider.upper()}_API_KEY"
-    if key := os.environ.get(variable, "").strip():
-        # Else a library would say so, with the key in its message.
-        if not (key.isascii() and key.isprintable()) or " " in key:
-            raise SettingError(
-                f"{variable} holds characters that no key has; copy it again, without quotes and "
-                "line breaks"
-            )
-        return key
-    if settings.address is None or not _is_local(settings.address):
+    key = os.environ.get(variable, "").strip()
+    # The libraries would quote an invalid key in their own message.
+    if key and not re.fullmatch("[!-~]+", key):
+        raise SettingError(
+            f"{variable} holds characters that no key has; copy it again, without quotes and line breaks"
+        )
+    if not key and settings.address is None:
         raise SettingError(
             f"{variable} is not set: put your API key into that environment variable, or give the "
-            "--base-url of a server on this machine"
+            "--base-url of a server that needs none"
         )
-    return "none"  # the clients want a word; a server on this machine does not look at it
+    return key or "none"  # the libraries require one
 
 
 def _is_url(address: str) -> bool:
     try:
-        parts = urlsplit(address)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        url = urlsplit(address)
+        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
     except ValueError:
         return False
 
 
-def _is_local(address: str) -> bool:
-    host = urlsplit(address).hostname or ""
-    # A name without a dot is one of the local network, as that of a container.
-    if host.endswith((".localhost", ".local", ".internal", ".lan")) or not set(".:") & set(host):
-        return True
-    try:
-        host_address = ip_address(host)
-    except ValueError:
-        return False
-    return host_address.is_loopback or host_address.is_private or host_address.is_unspecified
+def _text(content: Any) -> str:
+    if isinstance(content, list):  # some servers send blocks, reasoning among them
+        return "\n".join(_text(block["text"]) for block in content if block["type"] == "text")
+    if not isinstance(content, str | None):
+        raise TypeError(f"the content is a {type(content).__name__}")
+    return content or ""
 
 
-def about_tokens(text: str) -> int:
-    """Estimate the tokens of a text: English has about four characters in one."""
+def _count(tokens: Any, text: str) -> int:
+    return tokens if type(tokens) is int and 0 <= tokens <= MAX_TOKENS else estimate_tokens(text)
+
+
+def estimate_tokens(text: str) -> int:
+    """Estimate the number of tokens; English text has about four characters per token."""
     return -(-len(text) // 4)
-
-
-def most_tokens(question: str) -> int:
-    """Return a number of tokens that no question has more of: a token is a byte at least."""
-    # The frame of a message counts too: who speaks, where it begins and ends.
-    return len(question.encode("utf-8", "replace")) + 32

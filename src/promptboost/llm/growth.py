@@ -1,6 +1,7 @@
-"""A run's pool, grown by what tells its mixed-up classes apart; and the fit that goes on with it."""
+"""Grow the pool of a run by sentences about the classes it confuses, and fit again."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ from promptboost.llm.client import ModelSettings
 from promptboost.llm.generation import generate_pool
 from promptboost.llm.questions import Pair, confused_pairs, contrast_questions, grow_pool
 from promptboost.llm.replies import ReplyCache
-from promptboost.llm.requests import Manner, Retries
+from promptboost.llm.requests import RequestPolicy
 from promptboost.model import PromptEnsemble
 from promptboost.pool import (
     build_pool,
@@ -30,17 +31,17 @@ from promptboost.run.run_folder import RunFolder
 
 
 def run_pairs(run: Path, most: int) -> list[Pair]:
-    """Find the pairs of classes that a run mixes up most."""
+    """Return the most confused pairs of classes of a run."""
     folder = RunFolder(run)
     folder.check_finished()
     pairs = confused_pairs(msgspec.to_builtins(folder.results.confusions), most)
     if not pairs:
-        raise RunError(f"the run in {run} mixes up no classes, so there is nothing to ask about")
+        raise RunError(f"the run in {run} confuses no classes, so there are no questions")
     return pairs
 
 
 def check_growable(run: Path, file: Path) -> None:
-    """Raise unless the sentences of a run can be read, and `file` can hold them but does not yet."""
+    """Raise a RunError unless the run's sentences can be read and grown into `file`."""
     folder = RunFolder(run)
     folder.steady(lambda: _words(folder))
     prompts = folder.settings.prompts
@@ -58,14 +59,14 @@ def check_growable(run: Path, file: Path) -> None:
 
 
 def measured_on(run: Path) -> str | None:
-    """Return on which images the pairs were found: ``test``, ``val``, …; None for those learnt from."""
+    """Return the split whose confusions were counted, such as ``test``; None for training images."""
     return RunFolder(run).results.task.held_out
 
 
 def write_grown(run: Path, more: Mapping[str, Sequence[str]], file: Path) -> dict[str, list[str]]:
-    """Write a file with the sentences a run had, and more.
+    """Write a file with the sentences of a run and new ones.
 
-    A saved pool stays whole: the new sentences come after its prompts, as the source ``"grown"``.
+    In a saved pool the new sentences follow its prompts, with the source ``"grown"``.
     """
     folder = RunFolder(run)
     names, sentences = folder.steady(lambda: _words(folder))
@@ -90,7 +91,7 @@ def fit_again(
     say: Callable[[str], None] = lambda _: None,
     finish: tuple[Callable[[Path], object], ...] = (),
 ) -> Results:
-    """Fit as a run was fitted, with other sentences, into a new folder; return its figures."""
+    """Fit with the settings of a run and other sentences into a new folder; return the results."""
     folder = RunFolder(run)
     settings = folder.settings.merged({"prompts": str(prompts)})
     source = str(folder.source)
@@ -101,45 +102,41 @@ def fit_again(
 
 
 def fit_command(run: Path, prompts: Path, new_run: str = "NEW_RUN") -> str:
-    """Return the command that does what :func:`fit_again` does."""
+    """Return the command equivalent to :func:`fit_again`."""
     folder = RunFolder(run)
     config = str(folder.settings_path)
     return folder.fit_command("-o", new_run, "--config", config, "--prompts", str(prompts))
 
 
-def sentences_apart(
-    one: str, other: str, count: int, model: ModelSettings, replies: Path
+def contrast_sentences(
+    first: str, second: str, count: int, model: ModelSettings, replies: Path
 ) -> dict[str, list[str]]:
-    """Ask a language model for what tells two classes apart: some sentences about each.
+    """Ask a language model how two classes differ; return up to `count` sentences about each.
 
-    Replies are kept in a file, and not asked for again.
+    Replies are cached in the file `replies`.
     """
-    manner = Manner(workers=2, retries=Retries(attempts=2))
-    questions = contrast_questions(one, other, count)
-    done = generate_pool(questions, model, ReplyCache(replies), per_class=count, manner=manner)
-    if not done.sentences:
-        failed = [*done.answers.failed.values(), done.answers.stopped]
-        why = next(filter(None, failed), "its replies held no sentences")
-        raise RunError(f"the language model gave no sentences: {why}")
-    return done.sentences
+    generated = generate_pool(
+        contrast_questions(first, second, count),
+        replace(model, max_retries=1),
+        ReplyCache(replies),
+        per_class=count,
+        policy=RequestPolicy(workers=2),
+    )
+    if not generated.sentences:
+        reasons = [*generated.answers.failed.values(), generated.answers.stopped]
+        reason = next(filter(None, reasons), "its replies held no sentences")
+        raise RunError(f"the language model gave no sentences: {reason}")
+    return generated.sentences
 
 
 def _words(folder: RunFolder) -> tuple[tuple[str, ...], dict[str, list[str]]]:
-    names = _class_names(folder)
-    return names, _sentences(folder, names)
-
-
-def _class_names(folder: RunFolder) -> tuple[str, ...]:
-    return PromptEnsemble.load(folder.ensemble_path).class_names
-
-
-def _sentences(folder: RunFolder, class_names: Sequence[str]) -> dict[str, list[str]]:
-    """Return the sentences of each class, without templates and what was made with them."""
+    """Return the classes of a run and the sentences of each, without templates."""
+    names = PromptEnsemble.load(folder.ensemble_path).class_names
     if (file := folder.settings.prompts) is None:
-        return emoji_descriptions() if folder.source.is_emoji else {}
-    found: dict[str, list[str]] = {}
+        return names, emoji_descriptions() if folder.source.is_emoji else {}
+    sentences: dict[str, list[str]] = {}
     for source in read_sources(file):
         if not source.templates:
-            for name, texts in meet(source, class_names).texts.items():
-                found.setdefault(name, []).extend(texts)
-    return found
+            for name, texts in meet(source, names).texts.items():
+                sentences.setdefault(name, []).extend(texts)
+    return names, sentences

@@ -1,11 +1,13 @@
-"""What a language model is asked about classes, and about those a classifier still mixes up.
+"""Questions to a language model about classes, and about pairs that a classifier confuses.
 
 The wording is our own. The kinds follow three published ideas: descriptions of how a class looks
-(CuPL), lists of attributes (DCLIP), and what tells two classes apart.
+(CuPL), lists of attributes (DCLIP), and differences between two classes.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import ceil
 from typing import Any, Literal, get_args
 
@@ -18,8 +20,8 @@ Kind = Literal["cupl", "dclip", "contrast"]
 
 _LOOKS = (
     "What does a {} look like?",
-    "How would you recognise a {} in a photograph?",
-    "Which colours, shapes and textures does a {} show?",
+    "How would you recognize a {} in a photograph?",
+    "Which colors, shapes and textures does a {} show?",
     "What is seen in a typical picture of a {}, and where is it usually taken?",
     "How can pictures of a {} differ from each other: viewpoint, kind, age, setting?",
 )
@@ -42,40 +44,40 @@ _ONE_SIDE = (
     "visible, names it, never names the other one, and has at most 25 words. No numbers, no "
     "introduction."
 )
-# More questions than these many sentences each would cost more than they bring.
-_EACH_AT_LEAST = 5
-# What an answer is expected to be long, for the estimate.
-_TOKENS_A_LINE = {"cupl": 28, "dclip": 10, "contrast": 28}
+# Shorter answers are not worth a question of their own.
+_MIN_LINES = 5
+# Expected length of an answer, for the estimate.
+_TOKENS_PER_LINE = {"cupl": 28, "dclip": 10, "contrast": 28}
 
 
 @dataclass(frozen=True)
 class Question:
-    """One question and what its answer is for."""
+    """Question, and the class its answer describes."""
 
     text: str
-    class_name: str  # the class the answer describes
+    class_name: str
     kind: Kind
-    count: int  # lines asked for
-    rival: str | None = None  # the class it is set apart from
+    count: int  # requested number of lines
+    rival: str | None = None  # class to contrast with
 
     @property
     def answer_tokens(self) -> int:
-        """About how many tokens the answer has."""
-        return self.count * _TOKENS_A_LINE[self.kind]
+        """Estimated number of tokens of the answer."""
+        return self.count * _TOKENS_PER_LINE[self.kind]
 
 
 def questions_for(class_names: Sequence[str], kind: Kind, per_class: int) -> list[Question]:
-    """Write the questions that ask for some sentences about each class.
+    """Return questions that ask for `per_class` sentences about each class.
 
-    Few sentences need one question. For more, differently worded ones share the work, as a model
-    repeats itself in a long answer. Contrastive questions take the classes whose names share words
-    first ("Boston terrier", "Norfolk terrier"): they tend to look alike.
+    More sentences take several questions with different wording, because models repeat themselves in
+    long answers. Contrastive questions prefer classes whose names share words ("Boston terrier",
+    "Norfolk terrier"), which tend to look alike.
 
     Examples
     --------
-    >>> first, *rest = questions_for(["owl", "beagle"], "cupl", 8)
-    >>> first.text.split("?")[0], len(rest)
-    ('What does an owl look like', 3)
+    >>> questions = questions_for(["owl", "beagle"], "cupl", 8)
+    >>> questions[0].text.split("?")[0], len(questions)
+    ('What does an owl look like', 4)
     >>> [question.rival for question in questions_for(["owl", "beagle"], "contrast", 5)]
     ['beagle', 'owl']
     """
@@ -86,7 +88,7 @@ def questions_for(class_names: Sequence[str], kind: Kind, per_class: int) -> lis
     if kind == "contrast":
         return _against_rivals(class_names, per_class)
     wordings, request = (_LOOKS, _SENTENCES) if kind == "cupl" else (_ATTRIBUTES, _FRAGMENTS)
-    number = min(len(wordings), ceil(per_class / _EACH_AT_LEAST))
+    number = min(len(wordings), ceil(per_class / _MIN_LINES))
     count = ceil(per_class / number)
     texts = [
         (name, f"{fill(wording, name)} {request.format(count=count, name=fill('{}', name))}")
@@ -96,77 +98,73 @@ def questions_for(class_names: Sequence[str], kind: Kind, per_class: int) -> lis
     return [Question(text, name, kind, count) for name, text in texts]
 
 
-def contrast_questions(one: str, other: str, count: int) -> list[Question]:
-    """Ask what tells two classes apart, once for each: an answer describes one class only."""
-    return [_apart(one, other, count), _apart(other, one, count)]
+def contrast_questions(first: str, second: str, count: int) -> list[Question]:
+    """Return a question about each of two classes: how it differs from the other."""
+    return [_contrast(first, second, count), _contrast(second, first, count)]
 
 
-def _apart(name: str, rival: str, count: int) -> Question:
-    asked = fill(_APART.replace("from {}", f"from {fill('a {}', rival)}"), name)
+def _contrast(name: str, rival: str, count: int) -> Question:
+    difference = fill(_APART.replace("from {}", f"from {fill('a {}', rival)}"), name)
     request = _ONE_SIDE.format(count=count, name=fill("{}", name))
-    return Question(f"{asked} {request}", name, "contrast", count, rival)
+    return Question(f"{difference} {request}", name, "contrast", count, rival)
 
 
 def _against_rivals(class_names: Sequence[str], per_class: int) -> list[Question]:
     if len(class_names) < 2:
         raise PoolError("contrastive questions need two classes or more: give more, or ask cupl")
-    number = min(len(class_names) - 1, ceil(per_class / _EACH_AT_LEAST))
+    number = min(len(class_names) - 1, ceil(per_class / _MIN_LINES))
     count = ceil(per_class / number)
     words = [set(name_key(name).split()) for name in class_names]
     return [
-        _apart(name, class_names[j], count)
+        _contrast(name, class_names[j], count)
         for i, name in enumerate(class_names)
         for j in _nearest(i, words)[:number]
     ]
 
 
 def _nearest(i: int, words: Sequence[set[str]]) -> list[int]:
-    """Order the other classes: shared words first, then the place in the list."""
+    """Return the other classes, those with most shared words first, then in list order."""
     others = [j % len(words) for j in range(i + 1, i + len(words))]
     return sorted(others, key=lambda j: -len(words[i] & words[j]))
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two classes that are taken for each other, and how many images were."""
+    """Two classes, and the number of images confused between them."""
 
-    one: str
-    other: str
+    first: str
+    second: str
     count: int
 
 
 def confused_pairs(confusions: Iterable[Mapping[str, Any]], most: int) -> list[Pair]:
-    """Find the pairs of classes that are mixed up most, in either direction.
+    """Return the most confused pairs of classes, counting both directions.
 
     Examples
     --------
-    >>> found = [
+    >>> confusions = [
     ...     {"true": "owl", "predicted": "bat", "count": 2},
     ...     {"true": "elk", "predicted": "owl", "count": 3},
     ...     {"true": "bat", "predicted": "owl", "count": 2},
     ... ]
-    >>> confused_pairs(found, 1)
-    [Pair(one='owl', other='bat', count=4)]
+    >>> confused_pairs(confusions, 1)
+    [Pair(first='owl', second='bat', count=4)]
     """
     if most < 1:
         raise SettingError(f"pairs is {most}, but must be 1 or more")
-    counts: dict[tuple[str, str], int] = {}
+    counts: Counter[tuple[str, str]] = Counter()
     for line in confusions:
-        key = (line["true"], line["predicted"])
-        if key not in counts and key[::-1] in counts:
-            key = key[::-1]
-        counts[key] = counts.get(key, 0) + line["count"]
-    pairs = [Pair(*names, count) for names, count in counts.items()]
-    return sorted(pairs, key=lambda pair: -pair.count)[:most]
+        names = line["true"], line["predicted"]
+        counts[names[::-1] if names[::-1] in counts else names] += line["count"]
+    return [Pair(*names, count) for names, count in counts.most_common(most)]
 
 
 def pair_questions(pairs: Iterable[Pair], count: int) -> list[Question]:
-    """Ask about both classes of each pair."""
+    """Return questions about both classes of each pair."""
     if count < 1:
         raise SettingError(f"per_pair is {count}, but must be 1 or more")
-    return [
-        question for pair in pairs for question in contrast_questions(pair.one, pair.other, count)
-    ]
+    questions = (contrast_questions(pair.first, pair.second, count) for pair in pairs)
+    return list(chain.from_iterable(questions))
 
 
 def grow_pool(
@@ -174,15 +172,15 @@ def grow_pool(
     descriptions: Mapping[str, Sequence[str]],
     more: Mapping[str, Sequence[str]],
 ) -> dict[str, list[str]]:
-    """Add sentences to those there are; what is there stays, in its order.
+    """Append sentences to those of a pool, without repeats.
 
     Examples
     --------
     >>> grow_pool(["owl", "bat"], {"Owl": ["Round eyes."]}, {"owl": ["round eyes.", "A beak."]})
     {'owl': ['Round eyes.', 'A beak.']}
     """
-    if strange := [name for name in more if name not in class_names]:
-        raise PoolError(f"there are sentences about {strange[0]!r}, which is no class")
-    before, _ = sentences_by_class(class_names, descriptions)
-    grown = {name: distinct([*before.get(name, []), *more.get(name, [])]) for name in class_names}
+    if unknown := [name for name in more if name not in class_names]:
+        raise PoolError(f"there are sentences about {unknown[0]!r}, which is no class")
+    old, _ = sentences_by_class(class_names, descriptions)
+    grown = {name: distinct([*old.get(name, []), *more.get(name, [])]) for name in class_names}
     return {name: sentences for name, sentences in grown.items() if sentences}

@@ -1,6 +1,6 @@
-"""Replies: kept in a file, and cleaned into sentences, whatever a model wraps around them.
+"""Reply cache, and the cleaning of replies into sentences.
 
-A reply is text and nothing else: no part of it is obeyed, run or shown as markup.
+A reply is plain text: nothing in it is executed, followed as an instruction or shown as markup.
 """
 
 import hashlib
@@ -19,26 +19,23 @@ from typing import Any
 
 from promptboost.errors import FileFormatError, PoolError
 from promptboost.io import load_json, open_regular, read_bytes
-from promptboost.llm.client import MOST_TOKENS, ModelSettings, Reply
+from promptboost.llm.client import MAX_TOKENS, ModelSettings, Reply
 from promptboost.pool.text import control_character, distinct
 
-_BEGIN = b'{"cut_off": '  # keys are sorted
+_FIRST_BYTES = b'{"cut_off": '  # keys are sorted
 
 
 def reply_key(settings: ModelSettings, question: str) -> str:
-    """Return the key of a reply: the same model, parameters and question are the same key.
-
-    Where the server is does not count: a reply can be used again from anywhere.
-    """
-    asked = [settings.model, settings.parameters, question]
-    return hashlib.blake2b(_line(asked).encode(), digest_size=16).hexdigest()
+    """Return a digest of model, parameters and question, but not of the server's address."""
+    identity = _to_json([settings.model, settings.parameters, question])
+    return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
 
 
 class ReplyCache:
-    r"""A JSON Lines file of replies, each with its question, model, parameters and date.
+    r"""JSON Lines file of replies, each with its question, model, parameters and date.
 
-    A reply is on disk before :meth:`keep` returns. Lines that cannot be read, such as a last one
-    that was cut off by a power cut, are skipped and counted, and never touched.
+    A reply is on disk before :meth:`add` returns. Lines that cannot be read, for example a truncated
+    last one, are skipped, counted in ``damaged``, and never changed.
 
     Examples
     --------
@@ -46,7 +43,7 @@ class ReplyCache:
     >>> settings = ModelSettings("a-model")
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     cache = ReplyCache(Path(folder, "replies.jsonl"))
-    ...     cache.keep(settings, "What does an owl look like?", Reply("Round eyes.", 7, 3))
+    ...     cache.add(settings, "What does an owl look like?", Reply("Round eyes.", 7, 3))
     ...     ReplyCache(cache.path).find(settings, "What does an owl look like?").text
     'Round eyes.'
     """
@@ -65,8 +62,8 @@ class ReplyCache:
         """Return the reply to a question, or None."""
         return self._replies.get(reply_key(settings, question))
 
-    def keep(self, settings: ModelSettings, question: str, reply: Reply) -> None:
-        """Write a reply down; threads may do so at the same time."""
+    def add(self, settings: ModelSettings, question: str, reply: Reply) -> None:
+        """Append a reply to the file; thread-safe."""
         key = reply_key(settings, question)
         record = {
             "key": key,
@@ -80,7 +77,7 @@ class ReplyCache:
             "cut_off": reply.cut_off,
         }
         with self._lock:
-            _append(self.path, _line(record))
+            _append(self.path, _to_json(record))
             self._replies[key] = reply
 
     def _read(self) -> None:
@@ -92,17 +89,14 @@ class ReplyCache:
             raise PoolError(f"cannot read the replies {self.path}: {error.strerror}") from error
         lines = [line for line in content.split(b"\n") if line.strip()]
         for line in lines:
-            if (kept := _parsed(line)) is None:
+            if (record := _parse(line)) is None:
                 self.damaged += 1
             else:
-                # A question asked twice, by two runs at once, has the reply that came last.
-                self._replies[kept[0]] = kept[1]
-        # A file that begins as ours may have been cut off in its first line.
-        if (
-            self.damaged
-            and self.damaged == len(lines)
-            and not content.startswith(_BEGIN[: len(content)])
-        ):
+                # Two runs at once may store two replies to the same question; the last one counts.
+                self._replies[record[0]] = record[1]
+        # A reply cache may have been truncated within its first line.
+        ours = content.startswith(_FIRST_BYTES[: len(content)])
+        if self.damaged and self.damaged == len(lines) and not ours:
             raise FileFormatError(
                 f"{self.path} is no file of replies, so nothing is added to it: "
                 "give another name for the replies"
@@ -111,9 +105,9 @@ class ReplyCache:
 
 def _append(path: Path, line: str) -> None:
     if path.exists():
-        open_regular(path).close()  # a pipe would wait for its reader
+        open_regular(path).close()  # raises for a pipe, which would block
     with path.open("ab+") as stream:
-        # After a torn line, the next one must not be glued to it.
+        # A truncated last line has no line break.
         if stream.tell() > 0:
             stream.seek(-1, os.SEEK_END)
             if stream.read(1) != b"\n":
@@ -123,35 +117,32 @@ def _append(path: Path, line: str) -> None:
         os.fsync(stream.fileno())
 
 
-def _parsed(line: bytes) -> tuple[str, Reply] | None:
+def _parse(line: bytes) -> tuple[str, Reply] | None:
     try:
         record = load_json(line.decode("utf-8"), "a reply")
-        known = {name: _whole(record[name]) for name in ("input_tokens", "output_tokens")}
-        if not isinstance(record["key"], str) or not isinstance(record["reply"], str):
+        key, text = record["key"], record["reply"]
+        tokens = record["input_tokens"], record["output_tokens"]
+        if not isinstance(key, str) or not isinstance(text, str):
             return None
-        return record["key"], Reply(record["reply"], **known, cut_off=bool(record["cut_off"]))
+        if any(type(count) is not int or abs(count) > MAX_TOKENS for count in tokens):
+            return None
+        return key, Reply(text, *tokens, cut_off=bool(record["cut_off"]))
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MOST_TOKENS:
-        raise TypeError("not a number of tokens")
-    return value
-
-
-def _line(value: Any) -> str:
-    # ASCII, so that halves of surrogate pairs in a hostile reply can be written at all.
+def _to_json(value: Any) -> str:
+    # ASCII, because unpaired surrogates in a reply cannot be encoded otherwise.
     return json.dumps(value, sort_keys=True)
 
 
-#: Why a reply has no line, if the model used up its tokens before it came to one.
+#: Reason for a reply without lines whose tokens were spent on reasoning.
 NOTHING_YET = "reply cut off before its first line"
 
-#: Longer ones are no descriptions: encoders read some fifty words at most.
+#: Encoders read about fifty words at most.
 MAX_WORDS = 60
 
-# What reasoning models think aloud, perhaps cut off before its end. Some servers send the end alone.
+# The reasoning of a model, perhaps truncated; some servers send only its end tag.
 _THINK = r"(think|thinking|thoughts?|reasoning)"
 _THOUGHTS = re.compile(rf"[<\[]{_THINK}[>\]].*?([<\[]/\1[>\]]|\Z)", re.DOTALL | re.IGNORECASE)
 _END_OF_THOUGHT = re.compile(rf"[<\[]/{_THINK}[>\]]", re.IGNORECASE)
@@ -174,7 +165,7 @@ _CHAT = re.compile(
     r"here(?:['’]s| is| are)\b.*(?::$|\b(?:sentences|features|descriptions)\b))",
     re.IGNORECASE,
 )
-# What may be around a list, without its spaces: {"sentences": [ … ]}, or a fence.
+# Allowed around a list, without spaces: {"sentences": [ … ]}, or a fence.
 _AROUND_LIST = re.compile(r'(?:```\w*)?(?:\{"\w+":\})?(?:```)?')
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 _INVISIBLE = frozenset("\u200b\u2060\ufeff\u00ad")
@@ -182,18 +173,18 @@ _INVISIBLE = frozenset("\u200b\u2060\ufeff\u00ad")
 
 @dataclass
 class Cleaned:
-    """The sentences of a reply, without repeats, and how many lines were left out, by reason."""
+    """Distinct sentences of a reply, and the number of omitted lines by reason."""
 
     sentences: list[str] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
 
 
 def clean_reply(text: str, *, cut_off: bool = False) -> Cleaned:
-    """Take the sentences out of a reply.
+    """Extract the sentences of a reply.
 
-    Bullets, numbers, quotes, markup, terminal codes and control characters go; so do headings and
-    what a model says about its answer. A line with too many words is split into its sentences, and
-    those that still have too many are left out.
+    Removes bullets, numbers, quotes, markup, terminal codes, control characters, headings, and remarks of
+    the model about its answer. A line with too many words is split into sentences; those that are still
+    too long are omitted.
     """
     cleaned = Cleaned()
     lines = [line for line in _visible(text).split("\n") if line.strip()]
@@ -202,55 +193,55 @@ def clean_reply(text: str, *, cut_off: bool = False) -> Cleaned:
     if cut_off and lines:
         lines.pop()
         cleaned.dropped["cut off"] += 1
-    kept: list[str] = []
+    sentences: list[str] = []
     for line in lines:
         if _HEADING.match(line):
             cleaned.dropped["heading"] += 1
             continue
-        for part in _parts(_unwrapped(line)):
-            if reason := _reason_against(part):
+        for sentence in _split(_unwrap(line)):
+            if reason := _reason_against(sentence):
                 cleaned.dropped[reason] += 1
             else:
-                kept.append(part)
-    cleaned.sentences = distinct(kept)
-    if repeated := len(kept) - len(cleaned.sentences):
+                sentences.append(sentence)
+    cleaned.sentences = distinct(sentences)
+    if repeated := len(sentences) - len(cleaned.sentences):
         cleaned.dropped["repeated"] += repeated
     return cleaned
 
 
 def _visible(text: str) -> str:
-    """Take out what is not to be read: thoughts, scripts, tags, terminal codes, controls."""
+    """Remove reasoning, scripts, tags, terminal codes and control characters."""
     text = _END_OF_THOUGHT.split(_THOUGHTS.sub("\n", text))[-1]
-    text = _listed(text)
+    text = _lines_of_list(text)
     text = html.unescape(_TERMINAL_CODES.sub("", text))
     text = _INLINE_TAGS.sub("", _SCRIPTS.sub(" ", text))
-    text = _OTHER_TAGS.sub("\n", text)  # paragraphs and items of lists end lines
+    text = _OTHER_TAGS.sub("\n", text)  # paragraphs and list entries end lines
     lines = text.splitlines()
-    return "\n".join("".join(filter(_may_stay, line.replace("\t", " "))) for line in lines)
+    return "\n".join("".join(filter(_is_allowed, line.replace("\t", " "))) for line in lines)
 
 
-def _listed(text: str) -> str:
-    """Put the texts of a JSON list on lines of their own; anything else stays as it is."""
+def _lines_of_list(text: str) -> str:
+    """Put the strings of a JSON list on separate lines; return other text unchanged."""
     start, end = text.find("["), text.rfind("]")
     around = "".join((text[:start] + text[end + 1 :]).split())
     if start < 0 or _AROUND_LIST.fullmatch(around) is None:
         return text
     try:
-        listed = json.loads(text[start : end + 1])
+        lines = json.loads(text[start : end + 1])
     except (ValueError, RecursionError):
         return text
-    return "\n".join(listed) if all(isinstance(line, str) for line in listed) else text
+    return "\n".join(lines) if all(isinstance(line, str) for line in lines) else text
 
 
-def _may_stay(character: str) -> bool:
+def _is_allowed(character: str) -> bool:
     if character.isascii():
         return character.isprintable()
     return character not in _INVISIBLE and control_character(character) is None
 
 
-def _unwrapped(line: str) -> str:
-    """Take bullet, quotes and emphasis off a line."""
-    # Spaces first: on a million of them the search for a bullet would take hours.
+def _unwrap(line: str) -> str:
+    """Remove bullet, quotes and emphasis from a line."""
+    # Spaces first: the bullet pattern takes quadratic time on them.
     line = _BULLET.sub("", " ".join(line.split()), count=1)
     line = _EMPHASIS.sub("", _LINKS.sub(r"\1", line))
     line = " ".join(unicodedata.normalize("NFC", line).split())
@@ -260,18 +251,18 @@ def _unwrapped(line: str) -> str:
     return line
 
 
-def _parts(line: str) -> Iterator[str]:
+def _split(line: str) -> Iterator[str]:
     if len(line.split()) <= MAX_WORDS:
         yield line
     else:
         yield from _SENTENCE_END.split(line)
 
 
-def _reason_against(part: str) -> str | None:
-    if not any(character.isalpha() for character in part):
+def _reason_against(sentence: str) -> str | None:
+    if not any(character.isalpha() for character in sentence):
         return "no words"
-    if len(part.split()) > MAX_WORDS or len(part) > 12 * MAX_WORDS:
+    if len(sentence.split()) > MAX_WORDS or len(sentence) > 12 * MAX_WORDS:
         return "too long"
-    if _CHAT.match(part):
+    if _CHAT.match(sentence):
         return "chat"
-    return "heading" if part.endswith((":", "：")) else None
+    return "heading" if sentence.endswith((":", "：")) else None

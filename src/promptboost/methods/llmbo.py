@@ -1,16 +1,12 @@
-"""LLMbo (Liu et al., 2024): a language model looks for the one template that classifies best.
-
-First the method, then what it says to a language model, how replies are read, and where they are kept.
-"""
+"""LLMbo (Liu et al., 2024): a language model searches for the template that classifies best."""
 
 import socket
+from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
-from ipaddress import ip_address
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -20,23 +16,14 @@ from promptboost.baselines.fitted import TextClassifier, filled
 from promptboost.encoders.base import Encoder
 from promptboost.errors import LabelError, PoolError, SettingError
 from promptboost.io import cache_folder
-from promptboost.llm import (
-    Budget,
-    LanguageModel,
-    Manner,
-    ModelSettings,
-    Reply,
-    ReplyCache,
-    ask_all,
-    open_model,
-)
-from promptboost.llm.client import AskError
-from promptboost.llm.replies import clean_reply
+from promptboost.llm.client import AskError, Client, ModelSettings, Reply
+from promptboost.llm.replies import ReplyCache, clean_reply
+from promptboost.llm.requests import Budget, RequestPolicy, ask_all
 from promptboost.pool import PromptPool, fill
 from promptboost.pool.templates import check_templates
 from promptboost.pool.text import text_key
 
-# A reply that cannot be used is asked for again, so many times in all.
+# Most requests for one proposal, if the replies hold no template.
 _ATTEMPTS = 15
 
 Score = Callable[[str], float]
@@ -46,38 +33,37 @@ Score = Callable[[str], float]
 class LLMbo(Method):
     """One template for all classes, proposed by a language model that sees the best and the worst.
 
-    A template's score is the share of the few images that it classifies rightly. Of templates with
-    the same score the one found first wins. The scores of other images are never looked at.
+    The score of a template is its accuracy on the few labeled images; ties go to the first template.
 
-    Re-implemented, with a message in our own words. The authors begin with templates drawn from a
-    million captions; here they are drawn from the pool's, so with `initial` as large as the pool all
-    restarts begin alike. Restarts are a setting. Templates that the model repeats count once.
+    Re-implemented, with a prompt in our own words. The authors start from templates drawn from a
+    million captions; here they are drawn from those of the pool, so with `initial` as large as the pool
+    all restarts start alike. Restarts are a setting. Repeated templates count once.
 
     Parameters
     ----------
     model : str
-        Name of the language model, as its server knows it. Must be given.
+        Name of the language model on its server. Required.
     base_url : str
-        Server to ask, such as ``http://localhost:8000/v1``. Empty for the provider's own, or what
-        OPENAI_BASE_URL or ANTHROPIC_BASE_URL says.
+        URL of the server, such as ``http://localhost:8000/v1``. If empty, OPENAI_BASE_URL or
+        ANTHROPIC_BASE_URL, otherwise the provider's server.
     provider : {"openai", "anthropic"}
-        Protocol of the server; most others speak OpenAI's. The key is read from OPENAI_API_KEY or
-        ANTHROPIC_API_KEY; a server on this machine needs none.
+        Protocol of the server; most others are compatible with OpenAI. The key is read from
+        OPENAI_API_KEY or ANTHROPIC_API_KEY.
     temperature : float or None
-        None leaves it to the server: some models take none.
+        None for the server's default; some models accept no other.
     iterations : int
-        How often the model is asked for something better, in each restart.
+        Number of proposals per restart.
     k, n : int
-        How many of the best and of the worst templates it is shown, and asked for at a time.
+        Number of best and of worst templates in a prompt, and of templates per proposal.
     restarts, initial : int
-        How often to begin with other templates, and with how many.
+        Number of restarts, and of initial templates in each.
     replies : str
-        JSON Lines file in which every reply is kept: a run that is repeated finds them there.
-        Empty for one beside the embedding store.
+        JSON Lines file that caches every reply, so that a repeated run needs no server. If empty, a file
+        in the cache folder.
     max_requests : int or None
-        Most requests of a fit; 0 uses the replies that are there, without a server.
+        Limit of requests per fit, retries included; 0 uses cached replies only.
     seed : int
-        Decides which templates to begin with, in which order.
+        Seed for the choice and order of the initial templates.
     """
 
     name: ClassVar[str] = "llmbo"
@@ -104,48 +90,45 @@ class LLMbo(Method):
             raise SettingError(f"provider must be openai or anthropic, not {self.provider!r}")
 
     def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
-        """Check that there is a model to ask, and templates to begin with."""
+        """Raise an error unless there are a model, templates and images."""
         if not self.model.strip():
             raise SettingError(
-                "llmbo asks a language model, and none is named. Type "
+                "llmbo needs the name of a language model. Type "
                 "llmbo?model=NAME with the key in OPENAI_API_KEY, or "
                 "llmbo?model=NAME&base_url=http://localhost:8000/v1 for a server on this machine; "
                 "for Anthropic's models add &provider=anthropic, with the key in ANTHROPIC_API_KEY"
             )
         if not pool.templates:
-            raise SettingError("llmbo begins with the pool's templates, and the pool has none")
+            raise SettingError("llmbo starts from the pool's templates, and the pool has none")
         if len(shots.labels) == 0:
             raise LabelError(
-                "llmbo scores templates by images, and there is none; give one at least"
+                "llmbo scores templates by images, and there is none; give at least one"
             )
         if self.max_requests != 0:
             check_server(self._model)
 
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> TextClassifier:
-        """Search, and keep the best template by the few images."""
+        """Search for the template with the best score."""
         self.check(shots, pool, encoder)
         score = _scorer(shots, encoder)
         replies = Path(self.replies).expanduser() if self.replies else default_replies()
-        searches = []
-        with Conversation(self._model, replies, self.max_requests) as model:
-            for restart in range(self.restarts):
-                rng = np.random.default_rng([self.seed, restart])
-                chosen = rng.permutation(len(pool.templates))[: self.initial]
-                initial = [pool.templates[i] for i in chosen]
-                search = _Search(f"seed {self.seed}, restart {restart}", score, initial)
-                search.run(model, self.iterations, self.k, self.n)
-                searches.append(search)
+        searches: list[_Search] = []
+        conversation = Conversation(self._model, replies, self.max_requests)
+        for restart in range(self.restarts):
+            rng = np.random.default_rng([self.seed, restart])
+            chosen = rng.permutation(len(pool.templates))[: self.initial]
+            initial = [pool.templates[i] for i in chosen]
+            search = _Search(f"seed {self.seed}, restart {restart}", score, initial)
+            search.run(conversation, self.iterations, self.k, self.n)
+            searches.append(search)
         if not any(search.proposed for search in searches):
-            # The result would be the best of the pool.
             reply = " ".join(searches[-1].last_invalid.split())[:80]
             raise PoolError(
                 f"llmbo: none of {self.model!r}'s {sum(s.invalid for s in searches)} replies had a "
                 "template in it, a line such as '- a photo of a {}.'. The last one began: "
                 f"{reply!r}. Try another model"
             )
-        template, _ = max(
-            (search.best for search in searches), key=itemgetter(1)
-        )  # first of equals
+        template, _ = max((search.best for search in searches), key=itemgetter(1))
         details = {"template": template, "restarts": [search.record() for search in searches]}
         banks = filled([template], shots.class_names)
         return TextClassifier(self.origin(shots, encoder), banks, details=details)
@@ -154,7 +137,7 @@ class LLMbo(Method):
     def _model(self) -> ModelSettings:
         return ModelSettings(
             self.model,
-            provider=self.provider,  # type: ignore[arg-type]  # looked at when it was made
+            provider=self.provider,  # type: ignore[arg-type]  # checked in __post_init__
             base_url=self.base_url or None,
             temperature=self.temperature,
         )
@@ -162,7 +145,7 @@ class LLMbo(Method):
 
 @dataclass
 class _Search:
-    """One restart: templates and their scores, in the order they were met."""
+    """One restart: templates and their scores, in the order of their first appearance."""
 
     name: str
     score: Score
@@ -172,37 +155,37 @@ class _Search:
     invalid: int = 0
     last_invalid: str = ""
 
-    def run(self, model: "Conversation", iterations: int, k: int, n: int) -> None:
+    def run(self, conversation: "Conversation", iterations: int, k: int, n: int) -> None:
         for template in self.initial:
             self._add(template)
         for _ in range(iterations):
-            ranked = sorted(self.scores, key=lambda one: -self.scores[one])  # stable
-            # With few templates none is shown on both sides.
+            ranked = sorted(self.scores, key=self.scores.__getitem__, reverse=True)  # stable
+            # Few templates appear on one side only.
             good, bad = ranked[:k], ranked[max(k, len(ranked) - k) :]
-            for template in self._propose(model, message(good, bad, n), n):
+            for template in self._propose(conversation, message(good, bad, n), n):
                 self.proposed.append(template)
                 self._add(template)
 
     @property
     def best(self) -> tuple[str, float]:
-        """The best template and its score; the first of equals."""
+        """Best template and its score; the first one in a tie."""
         return max(self.scores.items(), key=itemgetter(1))
 
     def record(self) -> dict[str, Any]:
-        """Return how it went, ready for JSON."""
+        """Return a JSON-serializable summary."""
         template, score = self.best
         return {
             "best": template,
             "score": score,
-            "initial_score": max(self.scores[one] for one in self.initial),
-            "proposed": [{"template": one, "score": self._score(one)} for one in self.proposed],
+            "initial_score": max(map(self.scores.__getitem__, self.initial)),
+            "proposed": [{"template": text, "score": self._score(text)} for text in self.proposed],
             "invalid_replies": self.invalid,
         }
 
-    def _propose(self, model: "Conversation", text: str, n: int) -> list[str]:
-        """Ask until a reply can be used; nothing if none of them can."""
+    def _propose(self, conversation: "Conversation", text: str, n: int) -> list[str]:
+        """Repeat the request until a reply holds templates; return no templates if none does."""
         for _ in range(_ATTEMPTS):
-            reply = model.say(text, self.name)
+            reply = conversation.ask(text, self.name)
             templates = read_templates(reply.text, n, cut_off=reply.cut_off)
             if templates is not None:
                 return templates
@@ -216,11 +199,11 @@ class _Search:
 
     def _score(self, template: str) -> float:
         key = text_key(template)
-        return next(score for one, score in self.scores.items() if text_key(one) == key)
+        return next(score for text, score in self.scores.items() if text_key(text) == key)
 
 
 def _scorer(shots: FewShotSet, encoder: Encoder) -> Score:
-    """Return what scores a template: the share of the few images it classifies rightly."""
+    """Return the function that computes the accuracy of a template on the labeled images."""
     rows = shots.images.rows(encoder)
 
     def score(template: str) -> float:
@@ -230,7 +213,7 @@ def _scorer(shots: FewShotSet, encoder: Encoder) -> Score:
     return score
 
 
-#: What every template in a message or a reply begins with.
+#: Prefix of every template in a prompt or a reply.
 BULLET = "- "
 
 _MESSAGE = """\
@@ -251,10 +234,10 @@ first ones, use {{}} exactly once, and use fewer than 15 words. Answer with noth
 
 
 def message(good: Sequence[str], bad: Sequence[str], count: int) -> str:
-    """Show the best and the worst templates so far and ask for better ones."""
+    """Return a prompt that asks for better templates than the best and the worst so far."""
     return _MESSAGE.format(
-        good="\n".join(BULLET + one for one in good),
-        bad="\n".join(BULLET + one for one in bad),
+        good="\n".join(BULLET + template for template in good),
+        bad="\n".join(BULLET + template for template in bad),
         count=count,
         templates="template" if count == 1 else "templates",
         bullet=BULLET,
@@ -262,15 +245,14 @@ def message(good: Sequence[str], bad: Sequence[str], count: int) -> str:
 
 
 def read_templates(reply: str, most: int, *, cut_off: bool = False) -> list[str] | None:
-    """Take at most `most` templates out of a reply; None if it is not as it should be.
+    """Return at most `most` templates of a reply, or None if the reply is invalid.
 
-    A reply is text from outside: what is not to be read in it goes, as it does from replies for a
-    pool. Beyond that the rule is the authors': a template is a line with a dash before it, and one
-    line that has not exactly one ``{}`` spoils the reply. Of one that is `cut_off` the last line is
-    left out.
+    Replies are cleaned as for a pool. The rule is the authors': templates are the lines that start with
+    a dash, and a single one without exactly one ``{}`` makes the reply invalid. The last line of a reply
+    that is `cut_off` is ignored.
     """
     lines = reply.splitlines()[: -1 if cut_off else None]
-    # What a model thinks aloud has lines with dashes too; cleaning the whole takes it out.
+    # Reasoning may hold such lines, too; it is removed only from the whole reply.
     sentences = set(clean_reply("\n".join(lines)).sentences)
     templates = [
         sentence
@@ -280,104 +262,71 @@ def read_templates(reply: str, most: int, *, cut_off: bool = False) -> list[str]
         if sentence in sentences
     ]
     try:
-        return [_checked(one) for one in templates][:most] or None
+        return [_checked(template) for template in templates][:most] or None
     except PoolError:
         return None
 
 
 def _checked(template: str) -> str:
-    (kept,) = check_templates([template])
-    if set("{}") & set(kept.replace("{}", "")):
-        raise PoolError(f"{kept!r} has braces of another kind")
-    return kept
-
-
-# Stands between a message and what tells one asking of it from another; never sent.
-_MARK = "\n\x1f"
-_PATIENCE = 5.0
+    (template,) = check_templates([template])
+    if set("{}") & set(template.replace("{}", "")):
+        raise PoolError(f"{template!r} has braces of another kind")
+    return template
 
 
 def default_replies() -> Path:
-    """Return the file of replies where none is named: beside the embedding store."""
+    """Return the default file of replies, in the cache folder."""
     return cache_folder() / "replies" / "llmbo.jsonl"
 
 
 def check_server(settings: ModelSettings) -> None:
-    """Raise a SettingError if the model cannot be asked, as far as can be known without asking."""
+    """Raise a SettingError if the key is missing or no local server is running; send no question."""
     try:
-        with open_model(settings):
-            pass
+        with Client(settings):
+            url = urlsplit(settings.address or "")
     except SettingError as error:
         raise SettingError(
             f"llmbo cannot ask {settings.model!r}: {error} "
             f"(llmbo?model={settings.model}&base_url=http://localhost:8000/v1)"
         ) from error
-    address = urlsplit(settings.address or "")
-    # Others may be behind a proxy: only their client knows the way.
-    if not _is_here(address.hostname or ""):
-        return
-    port = address.port or (443 if address.scheme == "https" else 80)
-    try:
-        socket.create_connection((address.hostname or "", port), timeout=_PATIENCE).close()
-    except OSError as error:
-        raise SettingError(
-            f"llmbo: nothing answers at {settings.address} ({error.strerror or error}); start the "
-            "server, or give the base_url of another one"
-        ) from error
+    # Other servers may be behind a proxy.
+    if url.hostname in ("localhost", "127.0.0.1", "::1"):
+        port = url.port or (443 if url.scheme == "https" else 80)
+        try:
+            socket.create_connection((url.hostname, port), timeout=5.0).close()
+        except OSError as error:
+            raise SettingError(
+                f"llmbo: nothing answers at {settings.address} ({error.strerror or error}); start the "
+                "server, or give the base_url of another one"
+            ) from error
 
 
 class Conversation:
-    """Asks one question after another; every reply is kept, and found when a run is repeated.
+    """Ask one question after another; replies are cached, so that a run can be repeated or resumed.
 
-    The same message sent twice should get two replies: models draw their words. So a reply is filed
-    under the message, the run it belongs to, and the number of the time it was sent. With
-    ``max_requests=0`` only replies in the file are used, and no server is needed.
+    Models sample their words, so the same prompt sent twice should get two replies. The cache therefore
+    tells them apart by the run and by how often the prompt was sent in it.
     """
 
     def __init__(self, settings: ModelSettings, replies: Path, max_requests: int | None) -> None:
         replies.absolute().parent.mkdir(parents=True, exist_ok=True)
-        self.requests = 0
-        self._settings, self._most = settings, max_requests
+        self._settings = settings
         self._cache = ReplyCache(replies)
-        self._times: dict[str, int] = {}
-        self._open = ExitStack()
-        self._model: LanguageModel | None = None
+        self._policy = RequestPolicy(Budget(max_requests), workers=1)
+        self._times: Counter[tuple[str, str]] = Counter()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._open.close()
-
-    def say(self, message: str, run: str) -> Reply:
-        """Send a message, or find what was answered the same time it was sent before in the same `run`.
-
-        Raises an AskError that says why there is no reply, and that what was answered is kept.
-        """
-        filed = f"{message}{_MARK}{run}"
-        time = self._times[filed] = self._times.get(filed, 0) + 1
-        filed = f"{filed}, time {time}"
-        left = None if self._most is None else self._most - self.requests
-        answers = ask_all(self._settings, [filed], self._cache, Manner(Budget(left)), self)
-        self.requests += answers.requests
-        if filed not in answers.replies:
-            why = answers.failed.get(filed) or answers.stopped or "the server does not answer"
-            if answers.exhausted:
-                why = f"max_requests={self._most} allows no more"
-            raise AskError(
-                f"llmbo got no reply from {self._settings.model!r}: {why}. What was answered is in "
-                f"{self._cache.path}; the same command goes on from there"
-            )
-        return answers.replies[filed]
-
-    def ask(self, question: str) -> Reply:
-        """Send what stands before the mark; the client is opened when it is first needed."""
-        if self._model is None:
-            self._model = self._open.enter_context(open_model(self._settings))
-        return self._model.ask(question.partition(_MARK)[0])
-
-
-def _is_here(host: str) -> bool:
-    with suppress(ValueError):
-        return ip_address(host).is_loopback
-    return host == "localhost"
+    def ask(self, message: str, run: str) -> Reply:
+        """Return the reply to a prompt; raise an AskError if there is none."""
+        self._times[message, run] += 1
+        sample = f"{run}, time {self._times[message, run]}"
+        settings = replace(self._settings, sample=sample)
+        answers = ask_all(settings, [message], self._cache, self._policy)
+        if message in answers.replies:
+            return answers.replies[message]
+        reason = answers.failed.get(message) or answers.stopped
+        if answers.exhausted:
+            reason = f"max_requests={self._policy.budget.max_requests} allows no more"
+        raise AskError(
+            f"llmbo got no reply from {settings.model!r}: {reason}. Replies so far are in "
+            f"{self._cache.path}; the same command resumes"
+        )

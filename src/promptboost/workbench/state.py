@@ -18,7 +18,7 @@ from promptboost.encoders.embedder import Embedder, embed_texts
 from promptboost.errors import FileFormatError, PromptBoostError, RunError, SettingError, place
 from promptboost.io import read_bytes, write_bytes, writing
 from promptboost.llm.client import ModelSettings
-from promptboost.llm.growth import sentences_apart
+from promptboost.llm.growth import contrast_sentences
 from promptboost.model import PromptEnsemble
 from promptboost.model.edits import Change, difference
 from promptboost.model.explanation import SHOWN, explain_rows
@@ -511,7 +511,7 @@ class Workbench:
             if name not in self.ensemble.class_names:
                 raise SettingError(f"there is no class {name!r}")
         replies = self.folder / "replies.jsonl"
-        return sentences_apart(one, other, _SUGGESTED, self.model, replies)
+        return contrast_sentences(one, other, _SUGGESTED, self.model, replies)
 
     def suggestions(self, sentences: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
         """Measure the effect of adding each sentence, the best first."""
