@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
-from promptboost.data import Dataset, LabelledImage, load_data
+from promptboost.data import Dataset, LabeledImage, load_data
 from promptboost.data.copies import LEAST_COSINE, near_pairs, thumbnail_rows
 
 
@@ -51,7 +51,7 @@ def known_again(data: Dataset, count: int = 60) -> dict[str, tuple[float, float]
     found = {}
     for name, change in CHANGES.items():
         changed = [
-            LabelledImage(image.id, image.label, change(LabelledImage("", "", image.source).open()))
+            LabeledImage(image.id, image.label, change(LabeledImage("", "", image.source).open()))
             for image in images
         ]
         cosines = (before * thumbnail_rows(changed)).sum(axis=1)

@@ -19,12 +19,11 @@ from promptboost.boosting import (
     Shots,
     boost,
 )
-from promptboost.boosting.calibration import probability_scales
 from promptboost.boosting.composition import class_rows
 from promptboost.boosting.gradient.compose import compose_by_gradient
-from promptboost.boosting.gradient.scale import FACTORS
 from promptboost.boosting.grid import GridRows
 from promptboost.boosting.residual import fit_text_residual
+from promptboost.boosting.scale import FACTORS, probability_scales
 from promptboost.training.learner import settle_scale
 
 Result = TypeVar("Result")

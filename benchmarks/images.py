@@ -16,7 +16,7 @@ from pathlib import Path
 from promptboost.compare.demo import COLUMNS, run_demo
 from promptboost.config import FitConfig
 from promptboost.data import load_data
-from promptboost.pool.build import sentences_by_class
+from promptboost.pool.pool import sentences_by_class
 
 
 def merged_prompts(files: Sequence[str], data: str, folder: Path) -> str | None:

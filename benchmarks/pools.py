@@ -25,8 +25,10 @@ from promptboost.encoders.base import UnitRows, unit_rows
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.encoders.store import EmbeddingStore
-from promptboost.pool import PromptPool, build_pool, check_meeting, load_pool, meet, save_pool
+from promptboost.pool import PromptPool, build_pool, load_pool, save_pool
+from promptboost.pool.lint import lint
 from promptboost.pool.readers.source import Source
+from promptboost.pool.sources import match_classes
 from promptboost.training import PoolTexts
 
 DIM = 64
@@ -123,8 +125,8 @@ def check(pool: PromptPool, _: Path) -> str:
     first = len(pool.templates)
     last = first + pool.prompts_by_source["descriptions"] // len(pool.class_names)
     sentences = {name: tuple(pool.texts(name)[first:last]) for name in pool.class_names}
-    met = meet(Source("mine", "plain", Path("mine.json"), sentences), pool.class_names)
-    found = check_meeting(met, pool.class_names, QuickEncoder(DIM))
+    met = match_classes(Source("mine", "plain", Path("mine.json"), sentences), pool.class_names)
+    found = lint(met, pool.class_names, QuickEncoder(DIM))
     return f"{sum(map(len, sentences.values())):,} sentences, {len(found)} findings"
 
 

@@ -28,7 +28,7 @@ from threadpoolctl import threadpool_limits
 
 from promptboost import load
 from promptboost.data.decode import read_image
-from promptboost.encoders.stream import WORKING_SIDE
+from promptboost.encoders.embedder import WORKING_SIDE
 from promptboost.model import PromptClassifier, PromptEnsemble, Round
 
 CLASSES = ("cat", "dog", "bird", "fish", "tree", "car", "house", "flower")

@@ -19,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import promptboost
-from promptboost.boosting.gradient.scale import FACTORS
+from promptboost.boosting.scale import FACTORS
 from promptboost.config import FitConfig
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import (
@@ -1004,7 +1004,7 @@ def test_data_frames_keep_their_column_names(iris):
 
 def test_words_and_stages_do_not_import_scikit_learn():
     code = (
-        "import sys, promptboost.training.examples, promptboost.model.vectors;"
+        "import sys, promptboost.training.examples, promptboost.model.head;"
         "sys.exit('sklearn' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -10,10 +10,10 @@ from sklearn.exceptions import NotFittedError
 from sklearn.metrics import log_loss
 
 from promptboost import estimator
-from promptboost.data.copies import RepeatedImageWarning
+from promptboost.data.dataset import RepeatedImageWarning
 from promptboost.errors import DataError, EncoderError, SettingError
 from promptboost.estimator import PromptBoostClassifier
-from promptboost.model import LearntOn
+from promptboost.model import EncoderRecord
 from promptboost.model.classifier import PromptClassifier, load
 from promptboost.training.residual_refit import NoPoolWarning, refit
 
@@ -113,7 +113,7 @@ def test_an_encoder_exchanged_after_the_fit_is_noticed(fitted):
 def test_a_file_imports_no_code(fitted, tmp_path, monkeypatch, average):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "strange.py").write_text("raise SystemExit('imported')")
-    named = [LearntOn("strange:Encoder"), LearntOn("fake:48-0")]
+    named = [EncoderRecord("strange:Encoder"), EncoderRecord("fake:48-0")]
     first, second = named[::-1] if average else named
     text = replace(fitted.ensemble_, encoder_id=first.id, further_encoders=(second,))
     text.save(tmp_path / "ensemble.json")

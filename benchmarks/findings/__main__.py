@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.findings.sets import SETS, ImageSet, Places
 from benchmarks.findings.tables import show
-from promptboost.compare.cells import Notebook
+from promptboost.compare.cells import ResultLog
 from promptboost.progress import ProgressBars
 
 QUESTIONS = ("default", "rounds", "pools", "temperature", "settings", "noise", "weights", "steps")
@@ -47,7 +47,7 @@ def main() -> None:
             for seed in options.seeds
         ]
         # One file a set, so that sets can be done side by side.
-        notebook = Notebook(options.out / options.question / f"{name}.jsonl")
+        notebook = ResultLog(options.out / options.question / f"{name}.jsonl")
         with ProgressBars() as progress:
             results += notebook.fill(keys, partial(question.work, images), progress)
     if hasattr(question, "show"):

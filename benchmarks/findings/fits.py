@@ -12,7 +12,7 @@ from promptboost.boosting import BoostRound, GradientSettings, Shots
 from promptboost.boosting.composition import Composition
 from promptboost.compare.cell_worker import Cell, figures
 from promptboost.compare.cells import Key, Result
-from promptboost.compare.world import Draw
+from promptboost.compare.comparison import FewShotTask
 from promptboost.methods import FittedMethod, Method, make_method
 from promptboost.methods.promptboost import Boosting
 from promptboost.model import PromptEnsemble
@@ -35,14 +35,16 @@ class Boosted:
     scale: float | None  # of the gradient composer
 
 
-def fit(images: ImageSet, draw: Draw, spelling: str, key: Key, kind: PoolKind = "full") -> Result:
+def fit(
+    images: ImageSet, draw: FewShotTask, spelling: str, key: Key, kind: PoolKind = "full"
+) -> Result:
     """Fit a method by its name on one draw, and measure it."""
     fitted = _seeded(spelling, key).fit(draw.learn, images.words(kind).pool, images.encoder)
     return measured(images, draw, fitted)
 
 
 def boosted(
-    images: ImageSet, draw: Draw, spelling: str, key: Key, stops: Sequence[int] = ()
+    images: ImageSet, draw: FewShotTask, spelling: str, key: Key, stops: Sequence[int] = ()
 ) -> list[Boosted]:
     """Boost by the name of a method, and return what there is after some rounds: the last by default."""
     method = _seeded(spelling, key)
@@ -84,14 +86,14 @@ def after_rounds(
 
 
 def measured(
-    images: ImageSet, draw: Draw, fitted: FittedMethod, moved: FittedMethod | None = None
+    images: ImageSet, draw: FewShotTask, fitted: FittedMethod, moved: FittedMethod | None = None
 ) -> Result:
     """Measure a classifier, and the same on the target encoder where it can move there."""
     result = figures(fitted, draw)
     if moved is None and fitted.words() is not None:
         moved = fitted.transfer(images.target)
     if moved is not None:
-        result["target"] = figures(moved, draw, learnt_there=False)["accuracy"]
+        result["target"] = figures(moved, draw, learned_there=False)["accuracy"]
     return result
 
 

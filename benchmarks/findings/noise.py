@@ -23,7 +23,7 @@ from benchmarks.findings.noise_finding import (
 )
 from benchmarks.findings.sets import SETS, ImageSet
 from promptboost.compare.cells import Key, Result
-from promptboost.compare.world import Draw
+from promptboost.compare.comparison import FewShotTask
 
 Suspicions = dict[str, NDArray[np.float64]]
 
@@ -99,7 +99,7 @@ def flipped(labels: NDArray[np.int64], share: float, seed: int) -> NDArray[np.in
 
 
 def _greedy(
-    images: ImageSet, draw: Draw, spelling: str, key: Key
+    images: ImageSet, draw: FewShotTask, spelling: str, key: Key
 ) -> list[tuple[Result, Suspicions]]:
     weighted = spelling == "tpb"
     return [
@@ -111,7 +111,9 @@ def _greedy(
     ]
 
 
-def _gradient(images: ImageSet, draw: Draw, spelling: str, key: Key) -> tuple[Result, Suspicions]:
+def _gradient(
+    images: ImageSet, draw: FewShotTask, spelling: str, key: Key
+) -> tuple[Result, Suspicions]:
     [fitted] = boosted(images, draw, spelling, key)
     shots, words, labels = images.shots(draw), images.words(), draw.learn.labels
     settings = gradient_settings(images, shots, spelling)
@@ -131,7 +133,7 @@ def _gradient(images: ImageSet, draw: Draw, spelling: str, key: Key) -> tuple[Re
     return {**measured(images, draw, fitted.classifier), "scale": settings.scale}, suspicions
 
 
-def _logistic(images: ImageSet, draw: Draw, key: Key) -> tuple[Result, Suspicions]:
+def _logistic(images: ImageSet, draw: FewShotTask, key: Key) -> tuple[Result, Suspicions]:
     labels = draw.learn.labels
     apart = probe_set_aside(draw.learn.images.rows(images.encoder), labels, int(key["seed"]))
     suspicions = {

@@ -7,7 +7,7 @@ from benchmarks.findings.sets import Floats, Words
 from promptboost.baselines.logistic import FIXED_C
 from promptboost.boosting import GradientSettings, Shots, compose_by_gradient
 from promptboost.boosting.composition import scores_of
-from promptboost.boosting.gradient.scale import dealt
+from promptboost.boosting.scale import dealt
 
 Chances = NDArray[np.float64]
 Labels = NDArray[np.int64]

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from promptboost.boosting import GridPool, Shots
 from promptboost.compare.cells import CompareRequest, Key
-from promptboost.compare.world import Draw, World
+from promptboost.compare.comparison import Comparison, FewShotTask
 from promptboost.config import FitConfig
 from promptboost.pool import PromptPool, build_pool, emoji_descriptions
-from promptboost.pool.build import sentences_by_class
+from promptboost.pool.pool import sentences_by_class
 from promptboost.training import PoolTexts
 
 Floats = NDArray[np.float32]
@@ -58,7 +58,7 @@ class ImageSet:
     def __init__(self, name: str, places: Places) -> None:
         self.name, self._places = name, places
         source = "emoji" if name == "emoji" else str(places.images / _FOLDERS[name])
-        self.world = World(
+        self.comparison = Comparison(
             CompareRequest(
                 source,
                 Path(),
@@ -69,19 +69,19 @@ class ImageSet:
                 words=FitConfig(views=VIEWS),
             )
         )
-        self.encoder, self.target = self.world.encoder, self.world.targets[0]
-        self.class_names = self.world.data.class_names
+        self.encoder, self.target = self.comparison.encoder, self.comparison.targets[0]
+        self.class_names = self.comparison.data.class_names
         self._words: dict[PoolKind, Words] = {}
 
-    def draw(self, key: Key) -> Draw:
+    def draw(self, key: Key) -> FewShotTask:
         """Draw the images to learn from; classes with fewer give what they have."""
-        return self.world.draw(int(key["shots"]), int(key["seed"]))
+        return self.comparison.draw(int(key["shots"]), int(key["seed"]))
 
-    def rows(self, draw: Draw) -> Floats:
+    def rows(self, draw: FewShotTask) -> Floats:
         """Embed what is learnt from: images and their crops, shape (n, 1 + V, D)."""
         return draw.learn.images.views(self.encoder)
 
-    def shots(self, draw: Draw) -> Shots:
+    def shots(self, draw: FewShotTask) -> Shots:
         """Put what is learnt from on the grid."""
         rows = self.rows(draw)
         return Shots.from_rows(rows[:, 0], draw.learn.labels, rows[:, 1:])

@@ -23,7 +23,7 @@ from benchmarks.findings.weights_solvers import Solution, on_simplex, unconstrai
 from promptboost.baselines.base import Origin
 from promptboost.baselines.fitted import LinearClassifier, embed_distinct
 from promptboost.compare.cells import Key, Result
-from promptboost.compare.world import Draw
+from promptboost.compare.comparison import FewShotTask
 from promptboost.encoders import Encoder
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -87,7 +87,7 @@ def _solved(
 
 
 def _measured(
-    images: ImageSet, draw: Draw, template: int, problem: Problem, solution: Solution
+    images: ImageSet, draw: FewShotTask, template: int, problem: Problem, solution: Solution
 ) -> Result:
     banks = _worded(solution.weights, images.words(), template)
     source, target = (

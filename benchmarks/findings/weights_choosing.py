@@ -9,7 +9,7 @@ from benchmarks.findings.sets import Floats
 from benchmarks.findings.weights_problem import Problem
 from benchmarks.findings.weights_solvers import unconstrained
 from promptboost.boosting.composition import log_losses
-from promptboost.boosting.gradient.scale import dealt
+from promptboost.boosting.scale import dealt
 
 #: Tried from strong to weak.
 STRENGTHS = (20.0, 2.0, 0.2, 0.02)

@@ -26,20 +26,17 @@ from promptboost.config import (
     documented,
     settings_of,
 )
-from promptboost.data.copies import warn_of_contradictions
-from promptboost.data.dataset import Dataset
+from promptboost.data.dataset import Dataset, warn_of_conflicting_labels
 from promptboost.data.memory import as_images, holds_images
-from promptboost.data.shots import image_ids
-from promptboost.encoders.base import Encoder
+from promptboost.encoders.base import Encoder, members_of
 from promptboost.encoders.default import AUTO
 from promptboost.encoders.embedder import Embedder, TextSource
-from promptboost.encoders.group import EncoderGroup, members_of
+from promptboost.encoders.group import EncoderGroup
 from promptboost.encoders.trust import check_trusted
 from promptboost.errors import DataError, EncoderError, LabelError, SettingError, a_type
 from promptboost.model import PromptEnsemble
 from promptboost.model.classifier import PromptClassifier, load
-from promptboost.model.head import Head, mean_decision, mean_index, mean_proba
-from promptboost.model.vectors import staged_heads
+from promptboost.model.head import Head, mean_decision, mean_index, mean_proba, staged_heads
 from promptboost.progress import ProgressBars, is_interactive
 from promptboost.training.examples import (
     Cache,
@@ -50,7 +47,7 @@ from promptboost.training.examples import (
     embedder_of,
     image_embedder,
 )
-from promptboost.training.prompts import (
+from promptboost.training.pool_rows import (
     PoolLike,
     Source,
     embed_pool,
@@ -341,7 +338,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         check_consistent_length(data.images, y)
         y = column_or_1d(y, warn=True)
         labels, weights = self._checked_targets(y, sample_weight, data.images)
-        warn_of_contradictions(data.images, y.tolist())
+        warn_of_conflicting_labels(data.images, y.tolist())
         # The residual is fitted on the crops even if no round sees any.
         wanted = config.views if config.views_seen or config.residual else 0
         embedder = image_embedder(source)
@@ -350,7 +347,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self.n_features_in_ = members[0].dim
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit on a data frame
         views = rows[:, 1:] if wanted else None
-        ids = tuple(image_ids(data))
+        ids = data.ids
         return Examples(rows[:, 0], labels, ids, weights, views, len(members))
 
     def _checked_targets(

@@ -12,7 +12,7 @@ from promptboost.encoders.runtime import require_modules
 from promptboost.errors import EmbeddingError, LabelError, SettingError, count
 from promptboost.model.classifier import PromptClassifier
 from promptboost.model.ensemble import PromptEnsemble
-from promptboost.model.vectors import staged_heads
+from promptboost.model.head import staged_heads
 
 __all__ = ["BankDisplay", "ConfusionDisplay", "ReliabilityDisplay", "StagedAccuracyDisplay"]
 

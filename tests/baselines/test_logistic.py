@@ -7,7 +7,7 @@ from promptboost.baselines.logistic import (
     Logistic,
     fit_probe,
 )
-from promptboost.boosting.gradient.scale import dealt
+from promptboost.boosting.scale import dealt
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import EncoderError, LabelError
 from promptboost.methods import FewShotSet, RowImages, load_fitted, make_method, save_fitted

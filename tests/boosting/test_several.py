@@ -16,9 +16,9 @@ from promptboost.boosting import (
     compose_greedily,
 )
 from promptboost.boosting.composition import scores_of, template_hits
-from promptboost.boosting.gradient.scale import choose_scale
 from promptboost.boosting.grid import ROW_UNIT, stacked, to_grid, weights_to_grid
 from promptboost.boosting.samme import updated_weights
+from promptboost.boosting.scale import choose_scale
 from promptboost.encoders.group import join
 from promptboost.errors import EmbeddingError
 from promptboost.testing import clip_like

@@ -9,7 +9,7 @@ from promptboost import Head, load
 from promptboost.data import Dataset
 from promptboost.data.memory import as_images
 from promptboost.model import PromptEnsemble
-from promptboost.model.vectors import staged_heads
+from promptboost.model.head import staged_heads
 from tests.cli.cli_tools import call
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from promptboost.compare.cells import Notebook
+from promptboost.compare.cells import ResultLog
 
 
 def test_what_is_there_is_not_done_again(tmp_path):
@@ -12,8 +12,8 @@ def test_what_is_there_is_not_done_again(tmp_path):
         return [{"square": key["n"] ** 2}]
 
     keys = [{"n": 1}, {"n": 2}]
-    Notebook(path).fill(keys, work)
-    found = Notebook(path).fill([*keys, {"n": 3}], work)
+    ResultLog(path).fill(keys, work)
+    found = ResultLog(path).fill([*keys, {"n": 3}], work)
     assert done == [1, 2, 3]
     assert [result["square"] for result in found] == [1, 4, 9]
 
@@ -23,18 +23,18 @@ def test_what_is_there_is_not_done_again(tmp_path):
 )
 def test_a_torn_line_loses_only_itself(tmp_path, torn):
     path = tmp_path / "cells.jsonl"
-    book = Notebook(path)
-    book.keep({"n": 1}, [{"x": 1}], 0.0)
+    log = ResultLog(path)
+    log.keep({"n": 1}, [{"x": 1}], 0.0)
     with path.open("a") as file:
         file.write("\n" + torn)
-    again = Notebook(path)
+    again = ResultLog(path)
     again.keep({"n": 3}, [{"x": 3}], 0.0)
-    assert [r["n"] for r in Notebook(path).results([{"n": 1}, {"n": 2}, {"n": 3}])] == [1, 3]
+    assert [r["n"] for r in ResultLog(path).results([{"n": 1}, {"n": 2}, {"n": 3}])] == [1, 3]
 
 
 def test_numbers_that_json_has_not_are_refused_before_anything_is_written(tmp_path):
-    book = Notebook(tmp_path / "cells.jsonl")
+    log = ResultLog(tmp_path / "cells.jsonl")
     with pytest.raises(ValueError, match="JSON"):
-        book.keep({"n": 1}, [{"x": float("nan")}], 0.0)
+        log.keep({"n": 1}, [{"x": float("nan")}], 0.0)
     assert not (tmp_path / "cells.jsonl").exists()
-    assert {"n": 1} not in book
+    assert {"n": 1} not in log

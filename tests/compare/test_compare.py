@@ -12,10 +12,10 @@ import pytest
 
 from benchmarks.word_mixer import serving
 from promptboost.compare import cell_worker
-from promptboost.compare.cells import CellResult, CompareRequest, Notebook
+from promptboost.compare.cells import CellResult, CompareRequest, ResultLog
 from promptboost.compare.compare import compare, usable_cells, write_results
+from promptboost.compare.comparison import Comparison
 from promptboost.compare.summary import COLUMNS
-from promptboost.compare.world import World
 from promptboost.config import FitConfig
 from promptboost.distributed.storage import Storage
 from promptboost.encoders.fake import FakeEncoder
@@ -72,12 +72,12 @@ def test_every_method_on_every_draw_and_encoder(task):
 def test_the_figures_are_those_of_the_method_itself(task):
     asked = request(task, methods=("promptboost",), shots=(2,), seeds=(2,), transfers=(OTHER,))
     found = compare(asked)
-    world = World(asked)
-    draw = world.draw(2, 2)
-    fitted = Boosting(seed=2).fit(draw.learn, world.pool, world.encoder)
+    comparison = Comparison(asked)
+    draw = comparison.draw(2, 2)
+    fitted = Boosting(seed=2).fit(draw.learn, comparison.pool, comparison.encoder)
     for on, there in (
-        (world.encoder, fitted),
-        (world.targets[0], fitted.transfer(world.targets[0])),
+        (comparison.encoder, fitted),
+        (comparison.targets[0], fitted.transfer(comparison.targets[0])),
     ):
         right = float(np.mean(there.predict(draw.held_out) == draw.labels))
         assert figures(found.lines)["promptboost", on.id, 2, 2] == right
@@ -94,26 +94,26 @@ def test_the_text_alone_is_measured_with_the_same_fit(task):
 
 
 def test_what_is_learnt_from_is_never_measured_on(task):
-    world = World(request(task))
-    draw = world.draw(2, 1)
-    learnt = {row.tobytes() for row in draw.learn.images.rows(world.encoder)}
-    measured = {row.tobytes() for row in draw.held_out.rows(world.encoder)}
+    comparison = Comparison(request(task))
+    draw = comparison.draw(2, 1)
+    learnt = {row.tobytes() for row in draw.learn.images.rows(comparison.encoder)}
+    measured = {row.tobytes() for row in draw.held_out.rows(comparison.encoder)}
     assert len(learnt) == 8
     assert len(measured) == 24
     assert not learnt & measured
     assert not np.array_equal(
-        draw.learn.images.rows(world.encoder),
-        world.draw(2, 2).learn.images.rows(world.encoder),
+        draw.learn.images.rows(comparison.encoder),
+        comparison.draw(2, 2).learn.images.rows(comparison.encoder),
     )
 
 
 def test_zero_shot_is_measured_on_the_images_of_each_draw_too(task):
     asked = request(task, methods=("zero-shot",))
     got = figures(compare(asked).lines)
-    world = World(asked)
+    comparison = Comparison(asked)
     for k, seed in ((1, 1), (1, 2), (2, 1), (2, 2)):
-        draw = world.draw(k, seed)
-        fitted = make_method("zero-shot").fit(draw.learn, world.pool, world.encoder)
+        draw = comparison.draw(k, seed)
+        fitted = make_method("zero-shot").fit(draw.learn, comparison.pool, comparison.encoder)
         share = (fitted.predict(draw.held_out) == draw.labels).mean()
         assert got["zero-shot", "fake:32-0", k, seed] == share
 
@@ -134,17 +134,6 @@ def test_only_what_is_new_is_done(task, monkeypatch):
     again = compare(request(task, shots=(1, 2), transfers=(OTHER,)))
     assert figures(again.lines) == figures(more.lines)
     assert fits == []
-
-
-def without_code(out):
-    """Make cells what they were at first, under a key that says nothing of the code; and all wrong."""
-    for file in list((out / "cells").iterdir()):
-        entry = json.loads(file.read_text())
-        del entry["key"]["code"]
-        entry["results"][0]["accuracy"] = 0.0
-        file.with_name(f"at-first-{file.name}").write_text(json.dumps(entry))
-        file.unlink()
-    (out / "cells.jsonl").unlink()
 
 
 def test_what_other_code_made_is_measured_again_and_stays(task, monkeypatch):
@@ -173,15 +162,6 @@ def test_what_other_code_made_is_measured_again_and_stays(task, monkeypatch):
     assert not any("other code" in line for line in said)
 
 
-def test_cells_of_a_folder_from_before_codes_were_kept_are_not_mixed_in(task):
-    asked = request(task, shots=(1,), methods=("zero-shot",))
-    first = compare(asked)
-    without_code(asked.out)
-    said = []
-    assert figures(compare(asked, said.append).lines) == figures(first.lines)
-    assert any("2 results in" in line and "other code" in line for line in said)
-
-
 def test_a_worker_of_another_version_measures_nothing(task):
     asked = request(task)
     order = {
@@ -192,7 +172,7 @@ def test_a_worker_of_another_version_measures_nothing(task):
         "timed": False,
         "code": "0.0.1+0",
     }
-    worker = cell_worker.CellWorker.around(asked, World(asked))
+    worker = cell_worker.CellWorker(asked, Comparison(asked))
     with pytest.raises(RunError, match=r"0\.0\.1\+0 where the command was typed; install the same"):
         worker.do(order)
 
@@ -340,7 +320,7 @@ def test_the_files(task):
     page = (task / "out" / "results.md").read_text()
     assert "carried from fake:32-0 to fake:32-1" in page
     assert "its text is embedded again" in page
-    assert "learnt again from the images with this encoder" in page
+    assert "learned again from the images with this encoder" in page
     assert "over the draws 1, 2" in page
     assert "Left out" not in page
 
@@ -390,10 +370,10 @@ def test_the_time_of_a_image_is_shown_for_later_shots_too(task):
 
 
 def test_images_are_read_one_at_a_time(task):
-    world = World(request(task))
-    held_out = world.draw(2, 1).held_out
-    rows = world.encoder.encode_images(list(held_out.images()))
-    np.testing.assert_allclose(rows, held_out.rows(world.encoder), atol=1e-6)
+    comparison = Comparison(request(task))
+    held_out = comparison.draw(2, 1).held_out
+    rows = comparison.encoder.encode_images(list(held_out.images()))
+    np.testing.assert_allclose(rows, held_out.rows(comparison.encoder), atol=1e-6)
     images = held_out.images()
     next(images)
     for file in (task / "images").rglob("*.png"):
@@ -423,9 +403,11 @@ def test_all_may_stand_beside_settings_of_one(task):
     named = ("tpb?rounds=2", "logistic", "all")
     asked = request(task, methods=named, shots=(1,), seeds=(1,))
     asked.out.mkdir()
-    book = Notebook(asked.out / "cells.jsonl", CellResult)
+    log = ResultLog(asked.out / "cells.jsonl", CellResult)
     # To fit every one of them takes a minute; tests/cli/test_compare.py does.
-    methods = [cell.spelling for cell in usable_cells(asked, World(asked), book, lambda _: None)]
+    methods = [
+        cell.spelling for cell in usable_cells(asked, Comparison(asked), log, lambda _: None)
+    ]
     assert methods[-3:] == ["promptboost", "tpb", "tpb?rounds=2"]
     assert len(methods) == len(set(methods))
     with pytest.raises(PromptBoostError, match="promptsrc cannot be used here"):
@@ -501,19 +483,6 @@ def test_results_of_which_only_one_file_is_left_count(task):
     assert "–" in write_results(request(task, shots=(1,)), again)[1].read_text()
     assert (task / "out" / "cells.jsonl").read_bytes() == whole
     assert not (task / "out" / "fitted").exists()
-
-
-def test_times_of_a_file_of_an_earlier_version_stay(task):
-    found = compare(request(task, methods=("zero-shot",), shots=(1,), seeds=(1,)))
-    [file] = (task / "out" / "cells").glob("*.json")
-    entry = json.loads(file.read_text())
-    times = entry.pop("times")
-    entry["results"][0] |= {name: times[name] for name in ("fit_s", "predict_ms")}
-    old = json.dumps({**entry, "seconds": times["seconds"]})
-    (task / "out" / "cells.jsonl").write_text("\n" + old)
-    file.unlink()
-    assert compare(request(task, methods=("zero-shot",), shots=(1,), seeds=(1,))) == found
-    assert json.loads(file.read_text())["times"] == times
 
 
 def test_a_second_comparison_waits_and_finds_what_the_first_did(task):

@@ -11,7 +11,7 @@ from promptboost.methods import make_method
     ("file", "methods"),
     [
         ("methods/proapo/evolution.py", {"proapo"}),
-        ("methods/learnt_tokens.py", {"coop", "pez", "promptsrc"}),
+        ("methods/learned_tokens.py", {"coop", "pez", "promptsrc"}),
         ("methods/eft.py", {"coop", "promptsrc"}),
         ("training/learner.py", {"tpb"}),
         ("boosting/greedy/insertion.py", {"tpb"}),

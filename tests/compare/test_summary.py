@@ -78,13 +78,13 @@ def test_what_was_learnt_again_does_not_pass_for_carried():
     found = curves(lines, "there")
     a, b, c = markdown(found, [1]).splitlines()[2:]
     assert "its text is embedded again" in a
-    assert "learnt again from the images" in b
+    assert "learned again from the images" in b
     assert "both encoders look at each image, 3 passes" in c
     # Carrying is no fit, and takes what predicting takes.
     assert ("2.0 s" in a, "2.0 s" in b, "2.0 s" in c) == (False, True, False)
     drawing = accuracy_figure([("there", found)], [1])
     assert "40.0 a<" in drawing
-    assert "50.0 b (learnt again)<" in drawing
+    assert "50.0 b (learned again)<" in drawing
     assert "60.0 c + EFT<" in drawing
 
 
@@ -146,7 +146,7 @@ def test_many_methods_with_long_names_stay_inside_and_apart():
 
 def test_a_heading_is_not_cut_and_a_line_beside_another_has_its_colour():
     ours = curves([line("tpb", 0.5), line("tpb", 0.6, shots=4)], "here")[0]
-    theirs = dataclasses.replace(ours, method="tpb, the paper", beside="tpb")
+    theirs = dataclasses.replace(ours, method="tpb, the paper", belongs_to="tpb")
     heading = [
         "A title that is far longer than the panel of a chart with a single line in it " * 2,
         "b",

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptboost.data import Dataset, LabelledImage, draw_shots
+from promptboost.data import Dataset, LabeledImage, draw_shots
 from promptboost.data.benchmarks import BENCHMARKS, Item, read_split
 from promptboost.data.shots import coop_draw, coop_few_shot
 from promptboost.errors import DataError, SettingError
@@ -87,8 +87,8 @@ def test_the_generator_of_others_is_left_alone():
 
 def test_a_dataset_is_divided_by_the_same_draw():
     labels = [3, 1, 3, 1, 2, 2, 3, 1, 2, 3]
-    images = [LabelledImage(f"{i}.jpg", str(label), b"", "train") for i, label in enumerate(labels)]
-    others = [LabelledImage("v.jpg", "1", b"", "val"), LabelledImage("t.jpg", "2", b"", "test")]
+    images = [LabeledImage(f"{i}.jpg", str(label), b"", "train") for i, label in enumerate(labels)]
+    others = [LabeledImage("v.jpg", "1", b"", "val"), LabeledImage("t.jpg", "2", b"", "test")]
     data = Dataset.of([*others, *images])
     for seed in range(10):
         learn, held_out = coop_few_shot(data, 2, seed)

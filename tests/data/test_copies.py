@@ -4,16 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from promptboost.data import LabelledImage
+from promptboost.data import LabeledImage
 from promptboost.data import copies as module
 from promptboost.data.copies import (
     UNKNOWN,
-    RepeatedImageWarning,
     find_copies,
     near_images,
     near_pairs,
     thumbnail_rows,
-    warn_of_contradictions,
 )
 from promptboost.errors import DataError
 from tests.data.image_tools import encoded, plain
@@ -26,7 +24,7 @@ def scene(seed, size=(240, 160)):
 
 
 def of_bytes(*contents):
-    return [LabelledImage(str(i), "", content) for i, content in enumerate(contents)]
+    return [LabeledImage(str(i), "", content) for i, content in enumerate(contents)]
 
 
 def pairs_of(rows, **options):
@@ -136,10 +134,3 @@ def test_what_was_not_checked_is_opened_only_if_it_is_not_much(monkeypatch):
 def test_each_image_has_a_label():
     with pytest.raises(DataError, match="2 images have 1 labels"):
         find_copies([b"a", b"b"], np.array([0]), 1)
-
-
-def test_a_warning_names_the_first_image_with_two_labels():
-    data = of_bytes(b"a", b"b", b"a")
-    with pytest.warns(RepeatedImageWarning, match=r"2 images .*: 0 \(owl\) = 2 \(bat\)"):
-        warn_of_contradictions(data, ["owl", "owl", "bat"])
-    warn_of_contradictions(data, ["owl", "bat", "owl"])  # warnings are errors here

@@ -137,4 +137,4 @@ def test_unlabelled_images(tmp_path):
     names = [os.path.relpath(image.id, tmp_path) for image in listing.images[:3]]
     assert names == ["a/1.png", "a/0.png", "b/c/0.png"]
     assert listing.images[3].id == "missing.jpg"
-    assert listing.classes == ()
+    assert listing.class_names == ()

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptboost.data import Dataset, LabelledImage, draw_shots, few_shot, rest
+from promptboost.data import Dataset, LabeledImage, draw_shots, few_shot, rest
 from promptboost.errors import DataError, SettingError
 
 LABELS = st.lists(st.integers(0, 4), min_size=1, max_size=80)
@@ -52,7 +52,7 @@ def test_wrong_settings(wrong):
 
 def dataset(*splits: str | None) -> Dataset:
     return Dataset.of(
-        LabelledImage(f"{split}/{label}{number}", label, b"", split)
+        LabeledImage(f"{split}/{label}{number}", label, b"", split)
         for split in splits
         for label in "ab"
         for number in range(5)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from promptboost.config import FitConfig
-from promptboost.data.shots import image_ids, load_task
+from promptboost.data.shots import load_task
 from tests.run.run_tools import write_images
 
 
@@ -34,7 +34,7 @@ def test_nothing_left_to_hold_out(tmp_path):
 
 def test_more_shots_only_add_images(tmp_path):
     write_images(tmp_path)
-    few, more = (set(image_ids(load_task(str(tmp_path), FitConfig(shots=n)).learn)) for n in (2, 4))
+    few, more = (set(load_task(str(tmp_path), FitConfig(shots=n)).learn.ids) for n in (2, 4))
     assert few < more
 
 

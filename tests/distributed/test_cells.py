@@ -10,9 +10,8 @@ from promptboost.compare.cells import TIMES
 from promptboost.compare.compare import compare, write_results
 from promptboost.distributed.engine import Placement, Share
 from promptboost.errors import RunError
-from promptboost.paper.choice import chosen
-from promptboost.paper.laboratory import Laboratory
-from promptboost.paper.plans import find_plan
+from promptboost.paper.plans import chosen, find_plan
+from promptboost.paper.runner import PlanRunner
 from promptboost.paper.sheet import make_sheet, write_sheet
 from tests.cli.cli_tools import call
 from tests.compare.test_compare import OTHER
@@ -113,13 +112,13 @@ def test_tables_of_the_paper_on_three_nodes_and_in_parts(noisy_task, cluster):
         request = asked(noisy_task, **choice)
         object.__setattr__(request, "out", noisy_task / name)
         for place in places:
-            laboratory = Laboratory(request, place=place)
+            runner = PlanRunner(request, place=place)
             plan = chosen(find_plan("pez-failure"), request.choice)
-            sheet = make_sheet(plan, laboratory.run(plan))
+            sheet = make_sheet(plan, runner.run(plan))
             if place.share is None:
                 write_sheet(sheet, request)
                 assert not sheet.measured.reasons
-            laboratory.close()
+            runner.close()
         made[name] = files_of(noisy_task / name)
     assert made["there"] == made["here"]
     assert made["parts"] == made["here"]
@@ -131,7 +130,7 @@ def test_a_merge_of_the_paper_wants_all_cells(noisy_task):
     request = asked(noisy_task, shots=(1,), seeds=(1,), methods=("zero-shot",))
     plan = chosen(find_plan("main"), request.choice)
     with pytest.raises(RunError, match="without --merge does them"):
-        Laboratory(request, place=Placement(merge=True)).run(plan)
+        PlanRunner(request, place=Placement(merge=True)).run(plan)
 
 
 def test_other_images_on_a_node_are_not_measured(noisy_task):
@@ -139,11 +138,11 @@ def test_other_images_on_a_node_are_not_measured(noisy_task):
     request = comparison(noisy_task, "out", methods=("zero-shot",), shots=(1,), seeds=(1,))
     (noisy_task / "elsewhere").mkdir()
     write_images(noisy_task / "elsewhere" / "images", noise=60, seed=3)
-    from promptboost.compare.cell_worker import CellWorker, about
-    from promptboost.compare.world import World
+    from promptboost.compare.cell_worker import inputs_of, open_worker
+    from promptboost.compare.comparison import Comparison
 
-    inputs = about(request, World(request))
+    inputs = inputs_of(request, Comparison(request))
     settings = request.settings() | {"source": str(noisy_task / "elsewhere" / "images")}
     with pytest.raises(RunError, match=r"images on .* are other than where the command was typed"):
-        CellWorker(settings, inputs)
+        open_worker(settings, inputs)
     assert os.listdir(noisy_task / "elsewhere") == ["images"]

@@ -9,8 +9,7 @@ import pytest
 import promptboost.distributed.pool_folder as pool_folder
 from promptboost.boosting.gradient import blocks as blocks_module
 from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
-from promptboost.boosting.grid import to_grid
-from promptboost.boosting.problem import GridPool
+from promptboost.boosting.grid import GridPool, to_grid
 from promptboost.data.shots import load_task
 from promptboost.distributed.class_blocks import SharedKeeper
 from promptboost.distributed.engine import LocalEngine, Placement

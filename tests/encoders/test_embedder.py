@@ -3,13 +3,18 @@ import threading
 import numpy as np
 import pytest
 
-from promptboost.data import LabelledImage, load_data
+from promptboost.data import LabeledImage, load_data
 from promptboost.data.views import draw_view
 from promptboost.encoders import Encoder
-from promptboost.encoders.embedder import ENCODED_AT_ONCE, WORKING_SIDE, Embedder, StoreWarning
+from promptboost.encoders.embedder import (
+    ENCODED_AT_ONCE,
+    STORED_AT_ONCE,
+    WORKING_SIDE,
+    Embedder,
+    StoreWarning,
+)
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.encoders.store import EmbeddingStore
-from promptboost.encoders.stream import STORED_AT_ONCE
 from promptboost.errors import DataError, SettingError, StoreError
 from promptboost.progress import ProgressBars, no_progress
 from tests.data.image_tools import encoded, noisy, write_classes
@@ -80,11 +85,11 @@ def test_renamed_and_repeated_images_are_not_computed_again(data, tmp_path):
     encoder = Watched()
     rows = embed(data, encoder, store)
     path = data.images[0].source
-    moved = LabelledImage("elsewhere", "bird", path.rename(path.with_name("moved.png")))
+    moved = LabeledImage("elsewhere", "bird", path.rename(path.with_name("moved.png")))
     again = embed([moved, moved], encoder, store)
     assert encoder.count == 85
     np.testing.assert_array_equal(again[:, 0], rows[[0, 0], 0])
-    framed = LabelledImage("framed", "bird", moved.source, margin=0.2)
+    framed = LabeledImage("framed", "bird", moved.source, margin=0.2)
     assert (embed([framed], encoder, store)[0] != rows[0]).any()
 
 
@@ -101,7 +106,7 @@ def test_a_bad_image_is_named(tmp_path):
 def test_a_image_that_changes_meanwhile_is_not_stored_under_the_old_key(tmp_path):
     (tmp_path / "a.png").write_bytes(encoded(noisy(1)))
 
-    class Changing(LabelledImage):
+    class Changing(LabeledImage):
         def digest(self):
             digest = super().digest()
             noisy(2).save(tmp_path / "a.png")
@@ -120,7 +125,7 @@ def test_decoding_goes_on_while_the_encoder_computes(data):
             assert decoded_meanwhile.wait(10), "nothing was decoded during the first batch"
             return super().encode_images(images)
 
-    class Late(LabelledImage):
+    class Late(LabeledImage):
         def framed(self, image):
             # Not of the first batch: it can be finished only once the encoder is at work.
             assert begun.wait(10)
@@ -141,7 +146,7 @@ def test_camera_photographs_are_read_smaller():
             sizes.extend(image.size for image in images)
             return super().encode_images(images)
 
-    photo = LabelledImage("0", "a", encoded(noisy(0, (3600, 2400)), "JPEG"))
+    photo = LabeledImage("0", "a", encoded(noisy(0, (3600, 2400)), "JPEG"))
     embed([photo], Sizing())
     assert WORKING_SIDE <= min(sizes[0]) < 2 * WORKING_SIDE
 

@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
 
-from promptboost.encoders.base import Encoder
+from promptboost.data.decode import read_image
+from promptboost.encoders.base import Encoder, members_of
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.fake import FakeEncoder
-from promptboost.encoders.group import EncoderGroup, join, members_of, open_embedder, split
+from promptboost.encoders.group import EncoderGroup, join, open_embedder, split
 from promptboost.encoders.store import EmbeddingStore
 from promptboost.errors import DataError, EmbeddingError, EncoderError, SettingError
 
@@ -139,3 +140,18 @@ def test_what_is_refused():
         group_of().images(["missing.png"])
     with pytest.raises(EncoderError, match="nothing"):
         group_of(NAMES[0], "nothing")
+
+
+def test_images_are_decoded_once_for_all_encoders(tmp_path, monkeypatch):
+    for number, image in enumerate(IMAGES):
+        image.save(tmp_path / f"{number}.png")
+    paths = sorted(tmp_path.glob("*.png"))
+    decoded = []
+
+    def counted(source, name, **options):
+        decoded.append(name)
+        return read_image(source, name, **options)
+
+    monkeypatch.setattr("promptboost.encoders.embedder.read_image", counted)
+    group_of().images(paths, views=2)
+    assert len(decoded) == len({image.tobytes() for image in IMAGES})

@@ -5,12 +5,11 @@ import threading
 import numpy as np
 import pytest
 
-import promptboost.encoders.stream as stream_module
+import promptboost.encoders.embedder as stream_module
 from promptboost.data import load_data
-from promptboost.encoders.embedder import Embedder
+from promptboost.encoders.embedder import Embedder, ImageStream
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.encoders.store import EmbeddingStore
-from promptboost.encoders.stream import ImageStream
 from tests.data.image_tools import write_classes
 
 

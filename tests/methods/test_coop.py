@@ -11,8 +11,8 @@ from promptboost.encoders import (  # noqa: E402
 from promptboost.encoders.fake import FakeEncoder  # noqa: E402
 from promptboost.errors import EncoderError, LabelError, SettingError  # noqa: E402
 from promptboost.methods import FewShotSet, RowImages, load_fitted, make_method, save_fitted  # noqa: E402
-from promptboost.methods.coop import CoOp  # noqa: E402
-from promptboost.methods.learnt_tokens import (  # noqa: E402
+from promptboost.methods.learned_tokens import (  # noqa: E402
+    CoOp,
     PromptedClasses,
     TrainingRows,
 )

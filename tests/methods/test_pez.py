@@ -7,7 +7,7 @@ from promptboost.encoders import open_tower  # noqa: E402
 from promptboost.encoders.fake import FakeEncoder  # noqa: E402
 from promptboost.errors import EncoderError, SettingError  # noqa: E402
 from promptboost.methods import load_fitted, make_method, save_fitted  # noqa: E402
-from promptboost.methods.pez import PEZ, HardTokens  # noqa: E402
+from promptboost.methods.learned_tokens import PEZ, HardTokens  # noqa: E402
 from promptboost.pool import build_pool  # noqa: E402
 from tests.methods.gradient_tools import NAMES, NoTower, coloured, emoji, real  # noqa: E402
 

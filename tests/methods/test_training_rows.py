@@ -4,7 +4,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the extra clip")
 
 from promptboost.encoders.fake import FakeEncoder  # noqa: E402
-from promptboost.methods.learnt_tokens import TrainingRows  # noqa: E402
+from promptboost.methods.learned_tokens import TrainingRows  # noqa: E402
 from tests.methods.gradient_tools import coloured  # noqa: E402
 
 

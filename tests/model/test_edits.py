@@ -7,7 +7,7 @@ from hypothesis import given
 
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import InputError, LabelError, PoolError, SettingError
-from promptboost.model import LearntOn, PromptEnsemble, Round
+from promptboost.model import EncoderRecord, PromptEnsemble, Round
 from tests.model.ensembles import PATIENT, PROMPT, ensembles, pets
 
 NAMES = ("cat", "dog", "cow")
@@ -314,7 +314,7 @@ def test_additions_that_cannot_be(edit, error, message):
 
 def test_merged_texts_keep_the_encoders_that_all_were_learnt_on():
     def learnt(scale, other="b"):
-        return pets(encoder_id="a", further_encoders=(LearntOn(other, "print", scale, 10.0),))
+        return pets(encoder_id="a", further_encoders=(EncoderRecord(other, "print", scale, 10.0),))
 
     merged = learnt(30.0).merge(learnt(20.0))
     assert [item.id for item in merged.encoders] == ["a", "b"]

@@ -16,7 +16,7 @@ from promptboost.errors import (
 )
 from promptboost.io import LARGEST_INTEGER
 from promptboost.model import Head, PromptEnsemble, Round
-from promptboost.model.vectors import staged_heads
+from promptboost.model.head import staged_heads
 from tests.model.ensembles import PATIENT, ensembles, pets, random_ensemble
 
 BANKS = {"cat": {"a cat": 1}, "dog": {"a dog": 1}}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptboost.errors import FileFormatError, SettingError
-from promptboost.model import LearntOn, PromptEnsemble
+from promptboost.model import EncoderRecord, PromptEnsemble
 from promptboost.model.schema import json_schema
 from tests.model.ensembles import PATIENT, TEXT, ensembles, pets
 from tests.model.test_ensemble_file import BEYOND_STRUCTURE, STRUCTURE
@@ -51,7 +51,7 @@ def test_describes_every_field_that_is_written():
 SEVERAL = jsonschema.Draft202012Validator(json_schema(2))
 FURTHER = st.lists(
     st.builds(
-        LearntOn,
+        EncoderRecord,
         TEXT,
         st.none() | TEXT,
         st.none() | st.floats(0.01, 1000.0),
@@ -97,7 +97,7 @@ def test_a_text_learnt_on_several_encoders_is_of_version_2(ensemble, first, furt
     ],
 )
 def test_what_is_wrong_with_further_encoders_is_said(change, message):
-    several = pets(encoder_id="a", further_encoders=(LearntOn("b", "print", 30.0, 10.0),))
+    several = pets(encoder_id="a", further_encoders=(EncoderRecord("b", "print", 30.0, 10.0),))
     record = json.loads(several.to_json())
     change(record)
     assert not SEVERAL.is_valid(record)
@@ -110,4 +110,4 @@ def test_there_are_two_versions():
     with pytest.raises(SettingError, match="there are 1, 2"):
         json_schema(3)
     with pytest.raises(SettingError, match="encoder_id: is missing"):
-        pets(encoder_id=None, further_encoders=(LearntOn("b"),))
+        pets(encoder_id=None, further_encoders=(EncoderRecord("b"),))

@@ -1,7 +1,7 @@
 """A small task by which every plan runs on the fake encoder in seconds."""
 
-from promptboost.paper.choice import PaperChoice
-from promptboost.paper.experiment import PaperRequest
+from promptboost.paper.plans import PaperChoice
+from promptboost.paper.runner import PaperRequest
 from promptboost.pool import build_pool, save_pool
 from tests.run.run_tools import COLOURS, SENTENCES, write_images
 

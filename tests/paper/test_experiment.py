@@ -7,7 +7,7 @@ import shutil
 import pytest
 from PIL import Image
 
-from promptboost.compare.cells import CompareRequest, Notebook
+from promptboost.compare.cells import CompareRequest, ResultLog
 from promptboost.compare.compare import compare
 from promptboost.compare.method_code import code_of
 from promptboost.config import FitConfig
@@ -17,18 +17,17 @@ from promptboost.encoders import load_encoder
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import DataError, EncoderError, PoolError, RunError
 from promptboost.methods import make_method
-from promptboost.paper import laboratory as room
-from promptboost.paper.choice import chosen
+from promptboost.paper import runner as room
 from promptboost.paper.claims import Evidence
-from promptboost.paper.experiment import (
+from promptboost.paper.needs import find_needs
+from promptboost.paper.plans import PLANS, chosen, find_plan
+from promptboost.paper.runner import (
     CELLS,
     KEY,
+    PlanRunner,
     find_data,
     find_sentences,
 )
-from promptboost.paper.laboratory import Laboratory
-from promptboost.paper.needs import tell_needs
-from promptboost.paper.plans import PLANS, find_plan
 from promptboost.paper.sheet import make_sheet, write_sheet
 from promptboost.pool import build_pool, save_pool
 from tests.data.benchmarks.benchmark_tools import tiny, write_tree
@@ -43,16 +42,16 @@ def task(tmp_path):
 
 def ran(request, name):
     plan = chosen(find_plan(name), request.choice)
-    return make_sheet(plan, Laboratory(request).run(plan))
+    return make_sheet(plan, PlanRunner(request).run(plan))
 
 
 def test_every_plan_runs_and_shares_its_cells(task):
     request = asked(task)
-    laboratory = Laboratory(request)
+    runner = PlanRunner(request)
     done = {}
     for name, plan in PLANS.items():
         plan = chosen(plan, request.choice)
-        measured = laboratory.run(plan)
+        measured = runner.run(plan)
         done[name] = measured.done
         sheet = make_sheet(plan, measured)
         files = {file.name for file in write_sheet(sheet, request)}
@@ -66,7 +65,7 @@ def test_every_plan_runs_and_shares_its_cells(task):
     assert done["view-factor"]
     # What another table has measured is there already.
     assert done["main-shots"] == done["transfer-vit-h"] == done["larger-targets"] == 0
-    again = Laboratory(request)
+    again = PlanRunner(request)
     assert sum(again.run(chosen(plan, request.choice)).done for plan in PLANS.values()) == 0
 
 
@@ -89,7 +88,7 @@ def test_parts_are_merged_only_when_all_are_there(task):
     plan = chosen(find_plan("pez-failure"), request.choice)
 
     def run(**place):
-        return Laboratory(request, place=Placement(**place)).run(plan)
+        return PlanRunner(request, place=Placement(**place)).run(plan)
 
     run(share=Share(0, 2))
     with pytest.raises(RunError, match=r"of \d+ cells are not in .* yet"):
@@ -177,8 +176,8 @@ def test_a_changed_image_reruns_its_cells_alone(task):
     second = ran(request, "pez-failure").measured
     assert second.done == sum(key[0] == "others" for key in second.lines)
     # Claims are judged by these, not by what the other image left behind.
-    book = Notebook(request.out / CELLS)
-    seen = Evidence(book.results(book)).of("tpb")
+    log = ResultLog(request.out / CELLS)
+    seen = Evidence(log.results(log)).of("tpb")
     assert {line["split"] for line in seen} == {
         line["split"] for line in second.lines.values() if line["shots"]
     }
@@ -283,7 +282,7 @@ def test_a_folder_of_something_else_is_left_alone(task):
     request.out.mkdir()
     (request.out / "thesis.tex").write_text("mine")
     with pytest.raises(RunError, match="choose another folder"):
-        Laboratory(request)
+        PlanRunner(request)
     assert [file.name for file in request.out.iterdir()] == ["thesis.tex"]
 
 
@@ -348,7 +347,7 @@ def test_a_whole_benchmark_stands_beside_the_papers_numbers(tmp_path, monkeypatc
         transfers=(),
         views=4,
     )
-    needs = tell_needs([chosen(find_plan("main"), request.choice)], request, probe=False)
+    needs = find_needs([chosen(find_plan("main"), request.choice)], request, probe=False)
     assert needs.data[0].prompts == 2 * 2
     assert needs.encoders[0].texts == 2 * 2
     sheet = ran(request, "main")

@@ -5,10 +5,9 @@ import io
 
 import pytest
 
-from promptboost.paper.choice import PaperChoice, chosen
-from promptboost.paper.experiment import PlanResults
-from promptboost.paper.plans import ELEVEN, PLANS, VIT_L, find_plan
+from promptboost.paper.plans import ELEVEN, PLANS, VIT_L, PaperChoice, chosen, find_plan
 from promptboost.paper.published import groups, published
+from promptboost.paper.runner import PlanResults
 from promptboost.paper.sheet import make_sheet
 
 
@@ -16,7 +15,7 @@ def measured(plan, accuracy):
     """Results of all cells of a plan, by a function of the cell."""
     lines = {}
     for cell in plan.cells():
-        share = accuracy(*cell)
+        share = accuracy(*cell[:5])
         lines[cell] = {"accuracy": share, "method": cell[1], "by_round": [(share, share)] * 50}
     return PlanResults(lines)
 

@@ -4,10 +4,10 @@ import pytest
 
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import FileFormatError, PoolError
-from promptboost.pool.lint import RULES, check_meeting
+from promptboost.pool.lint import RULES, lint
 from promptboost.pool.names import read_class_names
-from promptboost.pool.readers.source import Refused, Source
-from promptboost.pool.sources import join, meet, sentences_about
+from promptboost.pool.readers.source import Skipped, Source
+from promptboost.pool.sources import join_sentences, match_classes, sentences_about
 
 
 def source(sentences, **more):
@@ -15,7 +15,7 @@ def source(sentences, **more):
 
 
 def findings(given, classes, synonyms=None, encoder=None):
-    found = check_meeting(meet(given, classes, synonyms), classes, encoder)
+    found = lint(match_classes(given, classes, synonyms), classes, encoder)
     return {finding.rule.code: list(finding.details) for finding in found}
 
 
@@ -40,7 +40,7 @@ def test_nothing_to_find():
         ("PP012", source({"owl": ("An Owl", "an  owl", "x"), "bat": ()}), ["owl: “an  owl”"]),
         (
             "PP013",
-            source({"owl": ("x",), "bat": ()}, refused=(Refused("owl", "U+001B"),)),
+            source({"owl": ("x",), "bat": ()}, skipped=(Skipped("owl", "U+001B"),)),
             ["owl: U+001B"],
         ),
         (
@@ -112,7 +112,7 @@ def test_what_describes_an_image_is_no_fragment_for_want_of_a_full_stop():
 def test_templates_are_for_every_class():
     given = source({}, templates=("a {} at night",))
     assert findings(given, ["owl", "bat"]) == {}
-    assert join([meet(given, ["owl", "bat"])], ["owl", "bat"]) == {
+    assert join_sentences([match_classes(given, ["owl", "bat"])], ["owl", "bat"]) == {
         "owl": ["an owl at night"],
         "bat": ["a bat at night"],
     }
@@ -121,14 +121,16 @@ def test_templates_are_for_every_class():
 def test_join_keeps_the_order_and_each_sentence_once():
     first, second = source({"Owl": ("b", "a")}), source({"owl": ("A", "c"), "bat": ()})
     classes = ["bat", "owl"]
-    assert join([meet(first, classes), meet(second, classes)], classes) == {"owl": ["b", "a", "c"]}
+    assert join_sentences(
+        [match_classes(first, classes), match_classes(second, classes)], classes
+    ) == {"owl": ["b", "a", "c"]}
 
 
 def test_join_refuses_to_guess():
     with pytest.raises(PoolError, match=r"'Bat' or 'BAT' could be 'bat'.*--synonyms"):
-        join([meet(source({"Bat": ("x",), "BAT": ("y",)}), ["bat"])], ["bat"])
+        join_sentences([match_classes(source({"Bat": ("x",), "BAT": ("y",)}), ["bat"])], ["bat"])
     with pytest.raises(PoolError, match="no class has a sentence"):
-        join([meet(source({"elk": ("x",)}), ["bat"])], ["bat"])
+        join_sentences([match_classes(source({"elk": ("x",)}), ["bat"])], ["bat"])
 
 
 def test_sentences_about_one_class():

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from promptboost.errors import PoolError
 from promptboost.pool import Prompt, build_pool, fill
-from promptboost.pool.pool import words_fingerprint
-from promptboost.pool.products import pack
+from promptboost.pool.pool import ClassPrompts, words_fingerprint
 from promptboost.pool.text import text_key
 
 words = st.sampled_from(["owl", "Owl", "red", "RED", "a", "the", "tail", "wing"])
@@ -206,7 +205,7 @@ def test_made_prompts_are_those_of_a_plain_list(pool, data):
         assert hash(texts) == hash(tuple(texts))
         assert texts != [*texts, "another"]
         assert texts != [*texts[:-1], "another"]
-        assert pack(name, tuple(plain)) == made
+        assert ClassPrompts(name, plain) == made
         for beyond in (len(plain), -len(plain) - 1):
             with pytest.raises(IndexError):
                 made[beyond]
@@ -226,10 +225,13 @@ odd_prompts = st.builds(
 
 @given(st.lists(odd_prompts))
 def test_whatever_prompts_there_are_packing_changes_nothing(prompts):
-    packed = pack("owl", prompts)
+    packed = ClassPrompts("owl", prompts)
     assert list(packed) == prompts
     assert list(packed.texts()) == [prompt.text for prompt in prompts]
-    assert packed.counts() == Counter(prompt.source for prompt in prompts)
+    assert packed.counts() == Counter((prompt.source, prompt.origin) for prompt in prompts)
+    twice = ClassPrompts("owl", prompts)
+    twice.extend(packed)
+    assert list(twice) == prompts * 2
 
 
 def test_pairs_in_another_order_and_repeated_stay_as_they_are():
@@ -238,11 +240,11 @@ def test_pairs_in_another_order_and_repeated_stay_as_they_are():
         return Prompt(f"{start} {sentence}", "concat", template, sentence)
 
     twice = [joined("an owl", "eyes"), joined("the owl", "beak")] * 2
-    assert list(pack("owl", twice)) == twice
-    assert list(pack("owl", twice).distinct()) == twice[:2]
+    assert list(ClassPrompts("owl", twice)) == twice
+    assert list(ClassPrompts("owl", twice).distinct()) == twice[:2]
     # Nothing behind the space: the same words as without it.
     empty = [Prompt("an owl ", "concat", "a {}", ""), Prompt("an owl", "template", "a {}")]
-    assert list(pack("owl", empty).distinct()) == empty[:1]
+    assert list(ClassPrompts("owl", empty).distinct()) == empty[:1]
 
 
 @given(st.text(min_size=1), st.text(min_size=1))

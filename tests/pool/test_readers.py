@@ -8,7 +8,8 @@ from promptboost import io
 from promptboost.errors import FileFormatError, PoolError, SettingError
 from promptboost.pool import read_descriptions, readers
 from promptboost.pool.readers import KINDS, Reader, Source, kinds, read_source, read_sources
-from promptboost.pool.readers.fragments import connect, name_class
+from promptboost.pool.readers.released import name_class
+from promptboost.pool.templates import connect
 
 
 def write(path, content):
@@ -56,8 +57,8 @@ def test_blank_sentences_and_line_breaks(tmp_path):
 def test_control_characters_are_left_out_and_said(tmp_path):
     source = read_source(write(tmp_path / "a.json", {"owl": ["\x1b[2J", "eyes"]}))
     assert source.sentences == {"owl": ("eyes",)}
-    assert [item.entry for item in source.refused] == ["owl"]
-    assert "U+001B" in source.refused[0].why
+    assert [item.entry for item in source.skipped] == ["owl"]
+    assert "U+001B" in source.skipped[0].reason
 
 
 @pytest.mark.parametrize(
@@ -222,7 +223,7 @@ HAIKU = Reader("haiku", lambda path: path.suffix == ".haiku", _read_haiku)
 
 
 def test_other_packages_bring_readers(tmp_path, monkeypatch):
-    plugins = {"haiku": HAIKU, "odd": object(), "theirs": Reader("cupl", HAIKU.recognises, print)}
+    plugins = {"haiku": HAIKU, "odd": object(), "theirs": Reader("cupl", HAIKU.recognizes, print)}
     monkeypatch.setattr(readers, "load_plugins", {"promptboost.readers": plugins}.__getitem__)
     readers._plugins.cache_clear()
     try:

@@ -9,11 +9,11 @@ import json
 import pytest
 
 from promptboost.data.benchmarks import read_split
-from promptboost.pool import join_pool, read_pool
-from promptboost.pool.lint import check_meeting
+from promptboost.pool import read_pool
+from promptboost.pool.lint import lint
 from promptboost.pool.names import read_class_names, read_synonyms
 from promptboost.pool.readers import read_source, read_sources
-from promptboost.pool.sources import join, meet
+from promptboost.pool.sources import join_sentences, match_classes
 from tests.beside import POOLS, needs_beside
 
 pytestmark = needs_beside
@@ -123,7 +123,7 @@ def wordnet():
 @pytest.mark.parametrize(("dataset", "file"), CASES)
 def test_zero_unexplained_misses(dataset, file):
     given = wordnet() if file.endswith("api_ImageNet") else None
-    met = meet(read_source(POOLS / file), classes_of(dataset), given).resolution
+    met = match_classes(read_source(POOLS / file), classes_of(dataset), given).names
     assert (met.missing, met.ambiguous) == ((), ())
     assert set(met.unused) == UNUSED.get(file, set())
     known = {match.class_name for match in met.matches if match.how == "known name"}
@@ -137,10 +137,10 @@ def test_the_protocols_own_names_miss_nothing_either(dataset):
     names = list(dict.fromkeys(item.name for item in read_split(split)["test"]))
     files = [file for case, file in CASES if case == dataset]
     for source in [source for file in files for source in read_sources(POOLS / file)]:
-        met = meet(source, names).resolution
+        met = match_classes(source, names).names
         assert (met.missing, met.ambiguous) == ((), ()), source.path
     for source in read_sources(POOLS / "ProAPO" / dataset):
-        met = meet(source, names).resolution
+        met = match_classes(source, names).names
         assert (met.missing, met.unused, met.ambiguous) == ((), (), ()), source.path
 
 
@@ -150,7 +150,7 @@ def test_the_folders_of_eurosat_are_names_too():
     files = [file for case, file in CASES if case == "euro_sat"]
     sources = [read_source(POOLS / file) for file in files]
     for source in (*sources, *read_sources(POOLS / "ProAPO" / "euro_sat")):
-        met = meet(source, folders).resolution
+        met = match_classes(source, folders).names
         assert (met.missing, met.unused, met.ambiguous) == ((), (), ()), source.path
 
 
@@ -160,7 +160,7 @@ def test_harmonised_folders_miss_nothing(dataset):
     sources = read_sources(POOLS / "ProAPO" / dataset)
     assert len(sources) == {"imagenet": 4, "flo": 7}.get(dataset, 6)
     for source in sources:
-        met = meet(source, names).resolution
+        met = match_classes(source, names).names
         assert (met.missing, met.unused, met.ambiguous) == ((), (), ())
         assert {match.how for match in met.matches} == {"exact"}
 
@@ -182,12 +182,12 @@ def test_every_released_file_is_read():
 
 def codes(dataset, file, synonyms=None):
     names = classes_of(dataset)
-    found = check_meeting(meet(read_source(POOLS / file), names, synonyms), names)
+    found = lint(match_classes(read_source(POOLS / file), names, synonyms), names)
     return {finding.rule.code: finding.details for finding in found}
 
 
 def how(dataset, file, synonyms=None):
-    met = meet(read_source(POOLS / file), classes_of(dataset), synonyms).resolution
+    met = match_classes(read_source(POOLS / file), classes_of(dataset), synonyms).names
     return {match.entry: match.how for match in met.matches}
 
 
@@ -230,7 +230,7 @@ def test_templates_and_class_names_of_clip():
 def test_all_sources_of_pets_together():
     names = classes_of("oxford_pets")
     sources = [read_source(POOLS / file) for file in FILES["oxford_pets"]]
-    joined = join([meet(source, names) for source in sources], names)
+    joined = join_sentences([match_classes(source, names) for source in sources], names)
     assert list(joined) == list(names)
     assert json.loads(json.dumps(joined)) == joined
     assert min(map(len, joined.values())) > 130
@@ -238,13 +238,13 @@ def test_all_sources_of_pets_together():
 
 def test_ablation_pools_of_pets_are_one_argument():
     names = classes_of("oxford_pets")
-    met = [meet(source, names) for source in read_sources(POOLS / "ProAPO/oxford_pets")]
+    folder = POOLS / "ProAPO/oxford_pets"
     counts = {
-        sources: sum(join_pool(met, names, sources=sources).prompts_by_source.values())
+        sources: sum(read_pool(folder, names, sources=sources).prompts_by_source.values())
         for sources in (("cupl",), ("cupl", "dclip"), ("proapo",))
     }
     assert counts == {("cupl",): 4728, ("cupl", "dclip"): 4974, ("proapo",): 8166}
-    large = join_pool(met, names, concatenate="all")
+    large = read_pool(folder, names, concatenate="all")
     assert large.prompts_by_source["concat"] == 416_480
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from promptboost.errors import PoolError
 from promptboost.pool import build_pool
-from promptboost.pool.combination import of_sources, sentence_sources, sentences
+from promptboost.pool.pool import of_sources, sentence_sources, sentences
 from tests.methods.small_task import NAMES, POOL, SAID
 
 

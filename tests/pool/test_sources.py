@@ -11,15 +11,13 @@ from promptboost.errors import FileFormatError, PoolError, SettingError
 from promptboost.pool import (
     Source,
     build_pool,
-    choose_sources,
-    join_pool,
     load_pool,
-    meet,
     read_pool,
     read_sources,
     rename_classes,
     save_pool,
 )
+from promptboost.pool.sources import choose_sources, join_pool, match_classes
 from tests.pool.pool_strategies import content, pools
 
 NAMES = ["barn_owl", "bat"]
@@ -157,7 +155,7 @@ def test_a_saved_pool_is_a_source_of_sentences_and_templates(tmp_path):
         ("cupl", "pool", {"Bat": ("wings",)}, ()),
         ("mine", "pool", {"Barn Owl": ("eyes",)}, ()),
     ]
-    met = [meet(source, NAMES) for source in sources]
+    met = [match_classes(source, NAMES) for source in sources]
     again = join_pool(met, NAMES, concatenate="all")
     assert sorted(again.texts("bat")) == sorted(
         text.replace("Bat", "bat") for text in load_pool(saved(tmp_path)).texts("Bat")
@@ -175,7 +173,7 @@ def test_a_cut_off_pool_is_named(tmp_path):
 
 
 def meeting(name, kind="plain", texts=("x",)):
-    return meet(Source(name, kind, Path(name), {"bat": tuple(texts)}), ["bat"])
+    return match_classes(Source(name, kind, Path(name), {"bat": tuple(texts)}), ["bat"])
 
 
 MET = [
@@ -209,7 +207,7 @@ def test_an_unknown_source_is_answered_with_those_there_are():
 
 
 def test_ablation_pools_are_one_argument():
-    found = join_pool(MET, ["bat"], templates=["a {}."], sources=["dclip", "cupl"])
+    found = join_pool(choose_sources(MET, ["dclip", "cupl"]), ["bat"], templates=["a {}."])
     assert found.texts("bat") == ["a bat.", "claws", "Wings.", "Ears."]
 
 

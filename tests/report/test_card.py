@@ -95,7 +95,7 @@ def test_without_held_out_images_it_says_so(fit, tmp_path):
     card = written(fit, tmp_path, without_held_out(fit[1]))
     assert "Nothing was held out." in section(card, "Results")
     assert "not evidence" in section(card, "Results")
-    assert "How well it recognises new images is not known." in card
+    assert "How well it recognizes new images is not known." in card
 
 
 def test_figures_of_a_text_edited_since_are_said_to_be_so(fit, tmp_path, card):

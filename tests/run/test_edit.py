@@ -11,7 +11,7 @@ from PIL import Image
 
 import promptboost
 from promptboost.baselines.measures import accuracy
-from promptboost.data import Dataset, LabelledImage
+from promptboost.data import Dataset, LabeledImage
 from promptboost.errors import InputError, RunError
 from promptboost.model import PromptEnsemble
 from promptboost.model.edits import Change
@@ -267,7 +267,7 @@ def test_images_that_are_gone_can_be_named_as_the_error_says(fitted):
 
 def test_a_third_is_kept_back_by_what_is_in_the_images():
     colours = [Image.new("RGB", (4, 4), (number, 9, 9)) for number in range(200)]
-    images = [LabelledImage(str(i), "ab"[i % 2], colour) for i, colour in enumerate(colours)]
+    images = [LabeledImage(str(i), "ab"[i % 2], colour) for i, colour in enumerate(colours)]
     data = Dataset.of(images)
     shown, kept = (
         {image.id for image in shown_part(data, final=final).images} for final in (False, True)

@@ -6,7 +6,7 @@ import pytest
 from promptboost import PromptBoostClassifier, load
 from promptboost import refit as refit_classifier
 from promptboost.baselines.base import FewShotSet, RowImages
-from promptboost.data.shots import image_ids, load_task
+from promptboost.data.shots import load_task
 from promptboost.encoders.group import open_embedder
 from promptboost.errors import LabelError
 from promptboost.methods.promptboost import Boosting, ResidualClassifier
@@ -44,7 +44,7 @@ class Run:
         settings, source = RunFolder(folder).settings, RunFolder(folder).source
         self.task = load_task(source, settings)
         self.pool = pool_for(settings, source, self.task.class_names)
-        self.paths = [root / "images" / name for name in image_ids(self.task.learn)]
+        self.paths = [root / "images" / name for name in self.task.learn.ids]
         self.labels = [image.label for image in self.task.learn.images]
 
     def classifier(self, folder=None, **options):

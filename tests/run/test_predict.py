@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import promptboost.encoders.stream as stream_module
+import promptboost.encoders.embedder as stream_module
 from promptboost.encoders.store import EmbeddingStore
 from promptboost.errors import DataError, RunError
 from promptboost.model import PromptEnsemble

@@ -8,20 +8,20 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from promptboost.boosting import BoostSettings, GradientSettings, GridPool, Shots, boost
-from promptboost.boosting.calibration import probability_scales
 from promptboost.boosting.composition import scores_of
-from promptboost.boosting.gradient.scale import (
+from promptboost.boosting.residual import fit_text_residual, texts_of_folds
+from promptboost.boosting.scale import (
     FACTORS,
     calibrated_scale,
     choose_scale,
+    probability_scales,
 )
-from promptboost.boosting.residual import fit_text_residual, texts_of_folds
 from promptboost.data.memory import holds_images
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.encoders.group import join
 from promptboost.errors import EncoderError, InputError, LabelError, PoolError, SettingError
-from promptboost.model import LearntOn, PromptEnsemble
-from promptboost.model.vectors import staged_heads
+from promptboost.model import EncoderRecord, PromptEnsemble
+from promptboost.model.head import staged_heads
 from promptboost.pool import build_pool
 from promptboost.testing import clip_like
 from promptboost.training import PoolTexts
@@ -104,7 +104,7 @@ def test_embedded_text_scores_as_the_rounds_do(problem):
 
 def test_ensemble_records_what_the_fit_was(problem):
     ensemble = problem.fit(
-        rounds=1, encoders=[LearntOn("e", "f")], notes={"scale": 0.5}, max_copies=2
+        rounds=1, encoders=[EncoderRecord("e", "f")], notes={"scale": 0.5}, max_copies=2
     )
     assert ensemble.class_names == NAMES
     assert (ensemble.encoder_id, ensemble.encoder_fingerprint) == ("e", "f")
@@ -186,7 +186,10 @@ def other_labels(problem):
         ({"max_copies": 1}, "'max_copies'"),
         ({"penalty": False}, "'penalty'"),
         ({"temperature": 2.0}, "temperature"),
-        ({"encoders": [LearntOn("other")]}, r"the encoders: \[\] then, \[\('other', None\)\] now"),
+        (
+            {"encoders": [EncoderRecord("other")]},
+            r"the encoders: \[\] then, \[\('other', None\)\] now",
+        ),
         ({"weights": np.arange(1, 21)}, "'start_weights'"),
         ({"notes": {"scale": 0.5}}, "'scale'"),
         ({"ids": [f"{i}.jpg" for i in range(20)]}, "'0.jpg', '0.png', '1.jpg' and 37 more"),
@@ -224,7 +227,7 @@ def test_another_pool_other_classes_or_edited_text_is_not_continued(problem):
 
 def named(scale):
     """An encoder with a logit scale of its own."""
-    return [LearntOn("clip", encoder_logit_scale=scale)]
+    return [EncoderRecord("clip", encoder_logit_scale=scale)]
 
 
 OPEN = {"gradient": GradientSettings(sweeps=8), "views_per_round": 3, "encoders": named(20.0)}
@@ -529,8 +532,8 @@ class Several(Problem):
             settings or BoostSettings(rounds=1, gradient=GradientSettings(sweeps=6)),
             image_ids=self.ids,
             encoders=[
-                LearntOn("first", encoder_logit_scale=own[0]),
-                LearntOn(second, "print", encoder_logit_scale=own[1]),
+                EncoderRecord("first", encoder_logit_scale=own[0]),
+                EncoderRecord(second, "print", encoder_logit_scale=own[1]),
             ],
             **more,
         )
@@ -600,5 +603,5 @@ def test_encoders_that_are_not_in_the_rows_are_refused(several):
             several.pool,
             several.texts,
             image_ids=several.ids,
-            encoders=[LearntOn("a"), LearntOn("b"), LearntOn("c")],
+            encoders=[EncoderRecord("a"), EncoderRecord("b"), EncoderRecord("c")],
         )

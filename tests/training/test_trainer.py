@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from promptboost.config import BoostConfig
+from promptboost.encoders.base import members_of
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.fake import FakeEncoder
-from promptboost.encoders.group import EncoderGroup, members_of, open_embedder
+from promptboost.encoders.group import EncoderGroup, open_embedder
 from promptboost.errors import DataError
 from promptboost.model import PromptEnsemble
 from promptboost.pool import build_pool

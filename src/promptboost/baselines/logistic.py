@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from promptboost.baselines.base import FewShotSet, Group, Method, Transfer, check_two_classes
 from promptboost.baselines.fitted import LinearClassifier
 from promptboost.boosting.composition import log_losses
-from promptboost.boosting.gradient.scale import dealt
+from promptboost.boosting.scale import dealt
 from promptboost.encoders.base import Encoder
 from promptboost.pool import PromptPool
 from promptboost.progress import Progress, no_progress

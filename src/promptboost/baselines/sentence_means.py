@@ -9,8 +9,8 @@ from promptboost.baselines.fitted import TextClassifier, filled
 from promptboost.encoders.base import Encoder
 from promptboost.errors import PoolError, SettingError
 from promptboost.pool import PLAIN_TEMPLATE, PromptPool, fill
-from promptboost.pool.combination import sentences
-from promptboost.pool.readers.fragments import connect
+from promptboost.pool.pool import sentences
+from promptboost.pool.templates import connect
 
 
 class SentenceMean(Method):

@@ -1,9 +1,9 @@
-"""Choice: which prompts enter which bank, on arrays alone.
+"""Boosting: which prompts enter which bank, on arrays alone.
 
-Read it in this order, beside the paper. First the numbers: ``grid`` (why they are integers) and
-``problem`` (images and prompts as checked rows). Then the outer loop, ``samme``, and what one of its
-rounds returns, ``composition``. Then the two composers, ``greedy`` (the paper's) and ``gradient`` (the
-default). Both multiply rows with ``compiled``.
+Read it in this order, next to the paper. First ``grid``: images and prompts as integers, and why. Then
+the outer loop, ``samme``, and the result of one of its rounds, ``composition``. Then the two composers,
+``greedy`` (the paper's) and ``gradient`` (the default); both multiply rows with ``compiled``. ``scale``
+chooses logit scales by cross-validation; ``residual`` and ``balance`` come after boosting.
 """
 
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from promptboost.boosting.composition import Composition, GradientTrace, GreedyTrace, Step
     from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
     from promptboost.boosting.greedy.insertion import compose_greedily
-    from promptboost.boosting.problem import GridPool, Shots
+    from promptboost.boosting.grid import GridPool, Shots
     from promptboost.boosting.samme import BoostRound, BoostSettings, BoostState, boost
 
 __all__ = [
@@ -33,7 +33,7 @@ __all__ = [
     "compose_greedily",
 ]
 
-# Answering for images needs the balance only, and none of the compiled code.
+# Predictions need only the balance, and no compiled code.
 __getattr__ = on_first_use(
     __name__,
     {
@@ -41,6 +41,6 @@ __getattr__ = on_first_use(
         "composition": ["Composition", "GradientTrace", "GreedyTrace", "Step"],
         "gradient.compose": ["GradientSettings", "compose_by_gradient"],
         "greedy.insertion": ["compose_greedily"],
-        "problem": ["GridPool", "Shots"],
+        "grid": ["GridPool", "Shots"],
     },
 )

@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from promptboost.boosting.compiled import fill_hits, in_threads, multiply
 from promptboost.boosting.greedy.search import Effort
-from promptboost.boosting.grid import COSINE_UNIT, GridRows, block_of, from_grid
-from promptboost.boosting.problem import GridPool
+from promptboost.boosting.grid import COSINE_UNIT, GridPool, GridRows, block_of, from_grid
 
 # Rows whose numbers stand in memory as floats at once.
 _ROWS = 4096

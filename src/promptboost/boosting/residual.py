@@ -28,11 +28,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from promptboost.boosting.compiled import in_threads
 from promptboost.boosting.composition import log_losses
-from promptboost.boosting.gradient.scale import FoldTexts, drawn, fold_texts, lowest
-from promptboost.boosting.grid import from_grid
+from promptboost.boosting.grid import GridPool, Shots, from_grid
 from promptboost.boosting.penalized_loss import ROWS, Floats, Indices, PenalizedLoss
-from promptboost.boosting.problem import GridPool, Shots
 from promptboost.boosting.samme import BoostSettings
+from promptboost.boosting.scale import FoldTexts, drawn, fold_texts, lowest
 from promptboost.errors import EmbeddingError, LabelError, SettingError, WeightError
 from promptboost.progress import Progress, no_progress
 from promptboost.threads import single_blas_thread

@@ -20,8 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from promptboost.boosting.composition import Composition, scores_of, template_hits
 from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
 from promptboost.boosting.greedy.insertion import compose_greedily
-from promptboost.boosting.grid import GridRows, stacked, weights_to_grid
-from promptboost.boosting.problem import GridPool, Shots
+from promptboost.boosting.grid import GridPool, GridRows, Shots, stacked, weights_to_grid
 from promptboost.errors import SettingError, WeightError
 from promptboost.progress import Progress, no_progress
 

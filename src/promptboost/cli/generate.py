@@ -316,7 +316,7 @@ def class_names_of(classes: str) -> Sequence[str]:
 
 def _class_names(names: tuple[str, ...], classes: str | None) -> Sequence[str]:
     from promptboost.errors import SettingError
-    from promptboost.pool.names import check_class_names
+    from promptboost.pool.text import check_class_names
 
     if bool(names) == (classes is not None):
         raise SettingError("give the classes once: their names, or a source with --classes")

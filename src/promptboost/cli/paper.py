@@ -22,9 +22,9 @@ from promptboost.errors import command_name
 
 if TYPE_CHECKING:
     from promptboost.distributed.engine import Share
-    from promptboost.paper.experiment import PaperRequest
     from promptboost.paper.needs import Needs
     from promptboost.paper.plans import PaperPlan
+    from promptboost.paper.runner import PaperRequest
     from promptboost.paper.sheet import Sheet
 
 
@@ -117,10 +117,10 @@ def show(out: Output, name: str, no_probe: bool, **options: Any) -> None:
 
     NAME is one of 'paper list', or all.
     """
-    from promptboost.paper.needs import tell_needs
+    from promptboost.paper.needs import find_needs
 
     request, plans = _asked(out, name, options)
-    needs = tell_needs(plans, request, probe=not no_probe)
+    needs = find_needs(plans, request, probe=not no_probe)
     out.result(needs.record(), lambda: _needs_text(needs, plans))
 
 
@@ -140,7 +140,7 @@ def run(out: Output, name: str, **options: Any) -> None:
     """
     from promptboost.errors import RunError, SettingError
     from promptboost.io import writing
-    from promptboost.paper.laboratory import Laboratory
+    from promptboost.paper.runner import PlanRunner
     from promptboost.paper.sheet import make_sheet, write_sheet
 
     share = None if (place := placement(options)) is None else place.share
@@ -148,14 +148,14 @@ def run(out: Output, name: str, **options: Any) -> None:
     for option, folder in (("--data", request.data), ("--pools", request.pools)):
         if folder is not None and not folder.is_dir():
             raise SettingError(f"{option} is {folder}, and there is no such folder")
-    laboratory = Laboratory(request, out.note, place)
+    runner = PlanRunner(request, out.note, place)
     records, sheet, any_line = [], None, False
     # Several parts write at the same time, each its own cells.
     alone = share is None
     try:
         with writing(request.out, "paper", say=out.note) if alone else nullcontext():
             for plan in plans:
-                sheet = make_sheet(plan, laboratory.run(plan))
+                sheet = make_sheet(plan, runner.run(plan))
                 files = write_sheet(sheet, request) if alone and sheet.measured.lines else []
                 any_line = any_line or bool(sheet.measured.lines)
                 records.append(_record(sheet, files))
@@ -164,7 +164,7 @@ def run(out: Output, name: str, **options: Any) -> None:
     except KeyboardInterrupt:
         raise Interrupted("the same command again; what is done is kept") from None
     finally:
-        laboratory.close()
+        runner.close()
     if out.json:
         out.result({"entries": records}, "")
     elif not alone:
@@ -192,13 +192,13 @@ def _part_text(share: "Share | None", records: list[dict[str, Any]]) -> str:
 @speaks
 def claims(out: Output, out_folder: Path) -> None:
     """Judge the paper's nine claims from the cells in FOLDER."""
-    from promptboost.compare.cells import Notebook
+    from promptboost.compare.cells import ResultLog
     from promptboost.errors import RunError
     from promptboost.paper.claims import judge_claims
-    from promptboost.paper.experiment import CELLS, PaperCell
+    from promptboost.paper.runner import CELLS, PaperCell
 
-    book = Notebook(out_folder / CELLS, PaperCell) if out_folder.is_dir() else None
-    lines = [] if book is None else book.results(book)
+    log = ResultLog(out_folder / CELLS, PaperCell) if out_folder.is_dir() else None
+    lines = [] if log is None else log.results(log)
     if not lines:
         raise RunError(
             f"{out_folder} holds no cells of the paper; run some first: "
@@ -218,9 +218,8 @@ def _asked(
     """Return what was asked for, and the plans as they are then."""
     from promptboost.data.benchmarks.registry import find_benchmark
     from promptboost.errors import SettingError
-    from promptboost.paper.choice import PaperChoice, chosen
-    from promptboost.paper.experiment import PaperRequest
-    from promptboost.paper.plans import PLANS, find_plan
+    from promptboost.paper.plans import PLANS, PaperChoice, chosen, find_plan
+    from promptboost.paper.runner import PaperRequest
 
     found = {text: find_benchmark(text) for text in options["datasets"]}
     choice = PaperChoice(

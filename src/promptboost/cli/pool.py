@@ -12,7 +12,8 @@ from promptboost.cli.output import Output, echo, plain, speaks
 from promptboost.errors import SettingError, few
 
 if TYPE_CHECKING:
-    from promptboost.pool import Concatenate, Meeting
+    from promptboost.pool import Concatenate
+    from promptboost.pool.sources import ClassMatch
 
 
 class SourcePlace(NamedTuple):
@@ -41,7 +42,7 @@ class _SourcePlaceType(click.ParamType[SourcePlace]):
 #: The options about the format of what is read.
 reads = with_options(
     [
-        click.option("--kind", help="Format of the sources without KIND=. Default: recognised."),
+        click.option("--kind", help="Format of the sources without KIND=. Default: recognized."),
         click.option("--dataset", help="Which dataset of a file that holds several."),
     ]
 )
@@ -66,20 +67,21 @@ meets = with_options(
 )
 
 
-def meetings_of(
+def matches_of(
     places: tuple[SourcePlace, ...],
     classes: str,
     synonyms: Path | None,
     kind: str | None,
     dataset: str | None,
-) -> tuple[tuple[str, ...], list["Meeting"]]:
-    """Read sources and classes, and bring their names together."""
-    from promptboost.pool import meet, read_sources, read_synonyms
+) -> tuple[tuple[str, ...], list["ClassMatch"]]:
+    """Read sources and classes, and match their names."""
+    from promptboost.pool import read_sources, read_synonyms
+    from promptboost.pool.sources import match_classes
 
     names = tuple(class_names_of(classes))
     others = read_synonyms(synonyms) if synonyms else None
     read = (read_sources(place.path, place.kind or kind, dataset=dataset) for place in places)
-    return names, [meet(source, names, others) for sources in read for source in sources]
+    return names, [match_classes(source, names, others) for sources in read for source in sources]
 
 
 _EXAMPLES = """
@@ -117,15 +119,15 @@ def pool(ctx: click.Context) -> None:
 def check(out: Output, encoder: str | None, **options: Any) -> None:
     """Show how the names in SOURCES meet the classes, and what is odd about the sentences."""
     from promptboost.cli import pool_text as words
-    from promptboost.pool import check_meeting
+    from promptboost.pool.lint import lint
 
-    names, meetings = meetings_of(**options)
+    names, matches = matches_of(**options)
     model = None
     if encoder is not None:
         from promptboost.encoders import load_encoder
 
         model = load_encoder(encoder)
-    checked = [(meeting, check_meeting(meeting, names, model)) for meeting in meetings]
+    checked = [(match, lint(match, names, model)) for match in matches]
     out.result(words.check_record(names, checked), lambda: words.check_text(names, checked))
 
 
@@ -176,18 +178,18 @@ def build(
     """
     from promptboost.cli import pool_text as words
     from promptboost.io import write_json
-    from promptboost.pool import choose_sources, join
+    from promptboost.pool.sources import choose_sources, join_sentences
 
     as_pool = _is_for_a_pool(file, concatenate, templates)
-    names, meetings = meetings_of(**options)
+    names, matches = matches_of(**options)
     if sources is not None:
-        meetings = choose_sources(meetings, [name.strip() for name in sources.split(",")])
+        matches = choose_sources(matches, [name.strip() for name in sources.split(",")])
     # Templates of a source are the pool's own; a file of sentences has them filled.
-    described = [item for item in meetings if not (as_pool and item.source.templates)]
-    joined = join(described, names) if described else {}
+    described = [match for match in matches if not (as_pool and match.source.templates)]
+    joined = join_sentences(described, names) if described else {}
     record = words.build_record(file, names, described, joined)
     if as_pool:
-        record |= _write_pool(file, names, meetings, concatenate, templates)
+        record |= _write_pool(file, names, matches, concatenate, templates)
     else:
         write_json(file, joined)
     if without := record["without_sentences"]:
@@ -213,14 +215,15 @@ def _is_for_a_pool(file: Path, concatenate: str, templates: str | None) -> bool:
 def _write_pool(
     file: Path,
     names: tuple[str, ...],
-    meetings: list["Meeting"],
+    matches: list["ClassMatch"],
     concatenate: "Concatenate",
     templates: str | None,
 ) -> dict[str, Any]:
-    from promptboost.pool import TEMPLATES, clip_templates, join_pool, save_pool
+    from promptboost.pool import TEMPLATES, clip_templates, save_pool
+    from promptboost.pool.sources import join_pool
 
     shared = clip_templates() if templates == "clip" else TEMPLATES if templates else None
-    pool = join_pool(meetings, names, templates=shared, concatenate=concatenate)
+    pool = join_pool(matches, names, templates=shared, concatenate=concatenate)
     save_pool(pool, file)
     statistics = pool.statistics()
     return {name: statistics[name] for name in ("prompts", "prompts_by_source", "fingerprint")}

@@ -9,10 +9,12 @@ from promptboost.cli.output import percent, plain, table
 from promptboost.errors import PoolError, few
 from promptboost.llm import Generated, Pair, Plan
 from promptboost.llm.replies import NOTHING_YET
-from promptboost.pool import Meeting, PromptPool, Source, resolve
+from promptboost.pool import PromptPool, Source
 from promptboost.pool.lint import LintFinding
+from promptboost.pool.names import match_names
+from promptboost.pool.sources import ClassMatch
 
-Checked = Sequence[tuple[Meeting, Sequence[LintFinding]]]
+Checked = Sequence[tuple[ClassMatch, Sequence[LintFinding]]]
 _QUESTIONS_SHOWN = 12  # questions and pairs; --json has them all
 _SHOWN = 3  # details of a finding; --json has them all
 _WIDTH = 200  # of a detail; a damaged file may hold sentences of any length
@@ -23,21 +25,21 @@ def check_record(names: Sequence[str], checked: Checked) -> dict[str, Any]:
     return {
         "classes": len(names),
         "without_sentences": _without(names, _described(checked)),
-        "sources": [_source_record(meeting, findings) for meeting, findings in checked],
+        "sources": [_source_record(match, findings) for match, findings in checked],
     }
 
 
-def _source_record(meeting: Meeting, findings: Sequence[LintFinding]) -> dict[str, Any]:
-    source, met = meeting.source, meeting.resolution
+def _source_record(match: ClassMatch, findings: Sequence[LintFinding]) -> dict[str, Any]:
+    source, names = match.source, match.names
     return {
         **_about(source),
-        "sentences": sum(map(len, meeting.texts.values())),
+        "sentences": sum(map(len, match.texts.values())),
         "matched": [
-            {"class": match.class_name, "name": match.entry, "how": match.how}
-            for match in met.matches
+            {"class": name.class_name, "name": name.entry, "how": name.how}
+            for name in names.matches
         ],
-        "missing": list(met.missing),
-        "unused": list(met.unused),
+        "missing": list(names.missing),
+        "unused": list(names.unused),
         "findings": [
             {
                 "code": finding.rule.code,
@@ -52,24 +54,24 @@ def _source_record(meeting: Meeting, findings: Sequence[LintFinding]) -> dict[st
 
 def check_text(names: Sequence[str], checked: Checked) -> str:
     """Format the findings, with the first few details of each."""
-    parts = ["\n".join(_source_lines(meeting, findings)) for meeting, findings in checked]
+    parts = ["\n".join(_source_lines(match, findings)) for match, findings in checked]
     without = _without(names, _described(checked))
     served = len(names) - len(without)
     end = f"{served} of {len(names)} classes have sentences"
     return "\n\n".join([*parts, plain(f"{end}; not {few(without)}" if without else end)])
 
 
-def _source_lines(meeting: Meeting, findings: Sequence[LintFinding]) -> list[str]:
-    source, met = meeting.source, meeting.resolution
-    how = Counter(match.how for match in met.matches)
-    sentences = sum(map(len, meeting.texts.values()))
+def _source_lines(match: ClassMatch, findings: Sequence[LintFinding]) -> list[str]:
+    source, names = match.source, match.names
+    how = Counter(name.how for name in names.matches)
+    sentences = sum(map(len, match.texts.values()))
     spellings = ", ".join(f"{count} {word}" for word, count in how.items()) or "none"
     lines = [
         plain(f"{source.path}  ({source.name}, read as {source.kind})"),
         f"  templates: {len(source.templates)}"
         if source.templates
         else f"  names met: {spellings}",
-        f"  {sentences} sentences of {len(meeting.texts)} classes",
+        f"  {sentences} sentences of {len(match.texts)} classes",
     ]
     for finding in findings:
         rule = finding.rule
@@ -84,11 +86,11 @@ def _source_lines(meeting: Meeting, findings: Sequence[LintFinding]) -> list[str
 def build_record(
     file: Path,
     names: Sequence[str],
-    meetings: Sequence[Meeting],
+    matches: Sequence[ClassMatch],
     joined: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
     """Return a JSON-serializable record of the sentences written and left out."""
-    before = sum(len(texts) for meeting in meetings for texts in meeting.texts.values())
+    before = sum(len(texts) for match in matches for texts in match.texts.values())
     kept = sum(map(len, joined.values()))
     return {
         "file": str(file),
@@ -96,18 +98,18 @@ def build_record(
         "sentences": kept,
         "without_sentences": _without(names, [joined]),
         "left_out": {
-            "blank": sum(sum(meeting.source.blank.values()) for meeting in meetings),
-            "damaged": sum(len(meeting.source.refused) for meeting in meetings),
+            "blank": sum(sum(match.source.blank.values()) for match in matches),
+            "damaged": sum(len(match.source.skipped) for match in matches),
             "repeated": before - kept,
-            "names_of_no_class": sum(len(meeting.resolution.unused) for meeting in meetings),
+            "names_of_no_class": sum(len(match.names.unused) for match in matches),
         },
         "sources": [
             {
-                "name": meeting.source.name,
-                "path": str(meeting.source.path),
-                "sentences": sum(map(len, meeting.texts.values())),
+                "name": match.source.name,
+                "path": str(match.source.path),
+                "sentences": sum(map(len, match.texts.values())),
             }
-            for meeting in meetings
+            for match in matches
         ],
     }
 
@@ -168,7 +170,7 @@ def pool_text(pool: PromptPool) -> str:
 
 def prompts_by_source(pool: PromptPool, class_name: str) -> dict[str, list[str]]:
     """Return the texts of one class of a pool by source."""
-    names = resolve([class_name], pool.class_names).entries(class_name) or [class_name]
+    names = match_names([class_name], pool.class_names).entries(class_name) or [class_name]
     texts: dict[str, list[str]] = {}
     for prompt in pool.prompts(names[0]):
         texts.setdefault(prompt.source, []).append(prompt.text)
@@ -181,7 +183,7 @@ def _by_source(counts: Mapping[str, int]) -> str:
 
 def _described(checked: Checked) -> list[Mapping[str, Any]]:
     # Templates apply to every class and describe none.
-    return [meeting.texts for meeting, _ in checked if not meeting.source.templates]
+    return [match.texts for match, _ in checked if not match.source.templates]
 
 
 def _short(detail: str) -> str:

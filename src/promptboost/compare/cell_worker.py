@@ -1,4 +1,4 @@
-"""A fit, measured on one encoder: what a comparison is made of, done in any process."""
+"""The worker of a comparison: fits, and measures on one encoder, in any process."""
 
 import dataclasses
 import hashlib
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from promptboost.baselines.measures import Guesses, accuracy
 from promptboost.compare.cells import CompareRequest, Key, Result, cell_file
+from promptboost.compare.comparison import Comparison, FewShotTask
 from promptboost.compare.method_code import code_of
-from promptboost.compare.world import Draw, World
 from promptboost.distributed import unit as scale
 from promptboost.distributed.unit import UnitError
 from promptboost.encoders import Encoder
@@ -37,7 +37,7 @@ _TIMED = 8
 
 @dataclass(frozen=True)
 class Cell:
-    """One method, learnt from one draw, and everywhere it is to be measured."""
+    """One method on one draw, and the keys of its results on all encoders."""
 
     spelling: str
     method: Method
@@ -49,20 +49,20 @@ class Cell:
         """The version and the code that its results come from."""
         return code_of(type(self.method))
 
-    def key(self, world: World, on: Encoder) -> Key:
+    def key(self, comparison: Comparison, on: Encoder) -> Key:
         """Return what its result on an encoder is kept under."""
         return {
             "method": self.spelling,
             "shots": self.shots,
             "seed": self.seed,
-            "encoder": world.encoder.id,
+            "encoder": comparison.encoder.id,
             "on": on.id,
             "code": self.code,
         }
 
-    def keys(self, world: World) -> list[Key]:
+    def keys(self, comparison: Comparison) -> list[Key]:
         """Return where it is to be measured: on its own encoder, then on all others."""
-        return [self.key(world, on) for on in world.encoders_for(self.method)]
+        return [self.key(comparison, on) for on in comparison.encoders_for(self.method)]
 
     def __str__(self) -> str:
         return f"{self.spelling}, {self.shots} shots, seed {self.seed}"
@@ -75,111 +75,108 @@ class Cell:
         return dataclasses.replace(self.method, seed=self.seed)  # type: ignore[type-var]
 
 
+def open_worker(request: Mapping[str, Any], inputs: Mapping[str, Any]) -> "CellWorker":
+    """Make the worker of another process; raise if images, pool or encoder differ here."""
+    settings = CompareRequest.from_settings(request)
+    comparison = Comparison(settings)
+    here = inputs_of(settings, comparison)
+    if other := [name for name in inputs if inputs[name] != here[name]]:
+        raise RunError(
+            f"{' and '.join(other)} on {platform.node()} are other than where the command was "
+            "typed; give folders that all machines share"
+        )
+    return CellWorker(settings, comparison)
+
+
 class CellWorker:
-    """Fits, and measures on one encoder after the other, with images and words that are read once.
+    """Fits, and measures on one encoder after the other, with images and pool that are read once."""
 
-    Parameters
-    ----------
-    request : mapping
-        The comparison, as :meth:`~promptboost.compare.cells.CompareRequest.settings` writes it.
-    inputs : mapping
-        What images, words and encoder are where the command was typed: here they must be the same.
-    """
-
-    def __init__(self, request: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
-        self._request = CompareRequest.from_settings(request)
-        self._world = World(self._request)
-        here = {**about(self._request, self._world), "targets": self._world.target_weights}
-        if other := [name for name in inputs if inputs[name] != here[name]]:
-            raise RunError(
-                f"{' and '.join(other)} on {platform.node()} are other than where the command was "
-                "typed; give folders that all machines share"
-            )
-
-    @classmethod
-    def around(cls, request: CompareRequest, world: World) -> "CellWorker":
-        """Make a worker of what is read already."""
-        worker = cls.__new__(cls)
-        worker._request, worker._world = request, world
-        return worker
+    def __init__(self, request: CompareRequest, comparison: Comparison) -> None:
+        self._request, self._comparison = request, comparison
 
     def embed(self, order: Mapping[str, Any]) -> None:
         """Embed the images of a cell that will be measured: a job of its own, with a bar of its own."""
         method = make_method(order["method"])
-        on = self._world.encoders_for(method)[order["on"]]
-        self._embed(self._world.draw(order["shots"], order["seed"]), method, on)
+        on = self._comparison.encoders_for(method)[order["on"]]
+        self._embed(self._comparison.draw(order["shots"], order["seed"]), method, on)
 
-    def _embed(self, draw: Draw, method: Method, on: Encoder) -> None:
+    def _embed(self, draw: FewShotTask, method: Method, on: Encoder) -> None:
         draw.learn.images.views(
-            on if method.carries_over is Transfer.REFIT else self._world.encoder
+            on if method.carries_over is Transfer.REFIT else self._comparison.encoder
         )
         draw.held_out.rows(on)
 
     def do(self, order: Mapping[str, Any]) -> scale.Result:
-        """Fit, or load what was learnt, and measure on one encoder."""
+        """Fit, or load the fit, and measure on one encoder."""
         cell = Cell(order["method"], make_method(order["method"]), order["shots"], order["seed"])
         if cell.code != order["code"]:
             raise RunError(
                 f"the code of {cell.spelling} on {platform.node()} is {cell.code}, but {order['code']} "
                 "where the command was typed; install the same version on all machines"
             )
-        on = self._world.encoders_for(cell.method)[order["on"]]
+        on = self._comparison.encoders_for(cell.method)[order["on"]]
         try:
             result, times = self._measured(cell, on, timed=order["timed"])
         except MissingExtraError:  # another machine may have it
             raise
         except PromptBoostError as error:
             raise UnitError(str(error)) from error
-        return scale.Result(cell_file(cell.key(self._world, on), [result], times))
+        return scale.Result(cell_file(cell.key(self._comparison, on), [result], times))
 
     def _measured(
         self, cell: Cell, on: Encoder, *, timed: bool
     ) -> tuple[Result, dict[str, float | None]]:
-        world, via = self._world, cell.method.carries_over
-        draw = world.draw(cell.shots, cell.seed)
-        at_home = on is world.encoder
+        comparison, via = self._comparison, cell.method.carries_over
+        draw = comparison.draw(cell.shots, cell.seed)
+        at_home = on is comparison.encoder
         learns_there = not at_home and via is Transfer.REFIT
         self._embed(draw, cell.method, on)  # not part of a fit's time
         start = time.perf_counter()
         if learns_there:
-            there = cell.seeded().fit(draw.learn, world.pool, on)
+            there = cell.seeded().fit(draw.learn, comparison.pool, on)
         elif at_home:
             there = self._fit(cell, draw)
         else:
-            there = carried(self._load(cell) or self._fit(cell, draw), via, on)
+            there = carried(
+                load_if_whole(self._folder(cell), comparison.encoder) or self._fit(cell, draw),
+                via,
+                on,
+            )
         seconds = round(time.perf_counter() - start, 3)
-        leaked = world.inspection(cell.shots, cell.seed).leaked
-        result = figures(there, draw, leaked, learnt_there=at_home)
+        leaked = comparison.inspection(cell.shots, cell.seed).leaked
+        result = figures(there, draw, leaked, learned_there=at_home)
         result["via"] = "" if at_home else via.name.lower()
         times = {"seconds": seconds, "fit_s": seconds}
         return result, {**times, "predict_ms": self._time_to_predict(there) if timed else None}
 
-    def _fit(self, cell: Cell, draw: Draw) -> FittedMethod:
-        """Fit, and keep what was learnt: a further encoder then needs no further fit."""
-        fitted = cell.seeded().fit(draw.learn, self._world.pool, self._world.encoder)
+    def _fit(self, cell: Cell, draw: FewShotTask) -> FittedMethod:
+        """Fit and save, for the other encoders."""
+        fitted = cell.seeded().fit(draw.learn, self._comparison.pool, self._comparison.encoder)
         save_fitted(fitted, self._folder(cell))
         return fitted
-
-    def _load(self, cell: Cell) -> FittedMethod | None:
-        try:
-            return load_fitted(self._folder(cell), self._world.encoder)
-        except FileFormatError:
-            return None  # gone or damaged: learnt again, with the same result
 
     def _folder(self, cell: Cell) -> Path:
         return self._request.out / "fitted" / _folder_name(cell)
 
     def _time_to_predict(self, fitted: FittedMethod) -> float:
         """Measure from file to answer, without the store."""
-        fitted.predict(self._world.few(1))  # what is read only once is read now
-        images: Images = self._world.few(_TIMED)
+        fitted.predict(self._comparison.few(1))  # what is read only once is read now
+        images: Images = self._comparison.few(_TIMED)
         start = time.perf_counter()
         fitted.predict(images)
         return round(1000 * (time.perf_counter() - start) / len(images), 3)
 
 
+def load_if_whole(folder: Path, encoder: Encoder) -> FittedMethod | None:
+    """Read a fitted method; return None if it is missing or damaged, so that it is fitted again."""
+    try:
+        return load_fitted(folder, encoder)
+    except FileFormatError:
+        return None
+
+
 def carried(fitted: FittedMethod, via: Transfer, on: Encoder) -> FittedMethod:
-    """Carry what was learnt to another encoder, as its method does."""
+    """Transfer a fitted method to another encoder."""
     if via is Transfer.EMULATED:
         from promptboost.methods.eft import emulate
 
@@ -189,16 +186,16 @@ def carried(fitted: FittedMethod, via: Transfer, on: Encoder) -> FittedMethod:
 
 def figures(
     fitted: FittedMethod,
-    draw: Draw,
+    draw: FewShotTask,
     leaked: NDArray[np.bool_] | None = None,
     *,
-    learnt_there: bool = True,
+    learned_there: bool = True,
 ) -> Result:
-    """Measure a classifier on a draw: on the images held out, and on those it learnt from."""
+    """Measure a classifier on the test images and the training images of a draw."""
     name, held_out = fitted.origin.method, fitted.predict(draw.held_out)
-    if learnt_there:
-        learnt = fitted.predict(draw.learn.images)
-        measured = Guesses(name, "", held_out, learnt).result(
+    if learned_there:
+        learned = fitted.predict(draw.learn.images)
+        measured = Guesses(name, "", held_out, learned).result(
             draw.labels, draw.learn.labels, leaked
         )
     else:
@@ -227,11 +224,16 @@ def _folder_name(cell: Cell) -> str:
     return f"{name}/{cell.shots}-shots-seed-{cell.seed}-{cell.code}"
 
 
-def about(request: CompareRequest, world: World) -> dict[str, Any]:
+def about(request: CompareRequest, comparison: Comparison) -> dict[str, Any]:
     """Return what all results of a comparison depend on."""
     return {
-        "images": world.data.fingerprint,
-        "words": world.pool.fingerprint,
+        "images": comparison.data.fingerprint,
+        "words": comparison.pool.fingerprint,
         "views": [request.words.views, request.words.view_scale],
-        "encoder": [world.encoder.id, world.encoder.fingerprint],
+        "encoder": [comparison.encoder.id, comparison.encoder.fingerprint],
     }
+
+
+def inputs_of(request: CompareRequest, comparison: Comparison) -> dict[str, Any]:
+    """Return what must be the same in every process: everything shared, and the weights of targets."""
+    return {**about(request, comparison), "targets": comparison.target_weights}

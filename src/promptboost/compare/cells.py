@@ -12,9 +12,10 @@ import msgspec
 
 from promptboost.baselines.measures import Count, Positive, Share
 from promptboost.config import DEFAULT_ENCODER, FitConfig
+from promptboost.distributed.engine import Engine, Placement, Say, run_units
 from promptboost.distributed.storage import Storage
-from promptboost.distributed.unit import unit_name
-from promptboost.errors import FileFormatError, RunError, SettingError
+from promptboost.distributed.unit import Job, Receipt, Worker, WorkUnit, unit_name
+from promptboost.errors import FileFormatError, RunError, SettingError, count
 from promptboost.io import (
     is_ours,
     json_text,
@@ -36,7 +37,7 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     encoder: str
     on: str
-    code: str = ""  # version and digest of what made it; at first, it was not kept
+    code: str  # version and digest of the code that made it
     shots: Count
     seed: Count
     seconds: Positive | None = None
@@ -45,7 +46,7 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     learn_accuracy: Share | None = None
     unseen_accuracy: Share | None = None
     leaked_images: Count = 0
-    text_accuracy: Share | None = None  # without what images taught beside the text
+    text_accuracy: Share | None = None  # without the residual
     prompts: Positive | None = None
     fit_s: Positive | None = None
     predict_ms: Positive | None = None
@@ -57,28 +58,22 @@ class _Entry(msgspec.Struct, frozen=True):
     key: dict[str, str | int | float]
     results: list[dict[str, Any]]
     times: dict[str, float | None] = {}
-    seconds: Positive | None = None  # as it was at first
 
 
-#: What is measured in time: it differs from run to run, and is in no file that is to be the same.
-TIMES = ("seconds", "fit_s", "predict_ms")
-
-
-class Notebook:
+class ResultLog:
     """Results of one experiment: a file for each key in ``cells/``, and all of them in ``cells.jsonl``.
 
-    A result is there when its file is, whoever has written it. ``cells.jsonl`` is made of them in the end,
-    in the order of the keys and without times: the same bytes wherever the work was done. Results of which
-    only that file is left count, too.
+    In the end ``cells.jsonl`` is written from the files, in the order of the keys and without times: the
+    same bytes wherever the work was done. Results of which only that file is left count, too.
 
     Parameters
     ----------
     path : Path
-        Of ``cells.jsonl``; the folder beside it is called the same without the ending.
+        Of ``cells.jsonl``; the folder next to it has the same name without the suffix.
     line : type, optional
         What each result is checked to be. One that cannot be read is computed again.
     about : mapping, optional
-        What all results depend on beside their keys; files are named after both.
+        What all results depend on besides their keys; file names depend on both.
     """
 
     def __init__(
@@ -120,8 +115,11 @@ class Notebook:
             return False
         return self._add(content, name, name)
 
-    def drop_damaged(self) -> None:
+    def drop_damaged(self, say: Say) -> None:
         """Remove files that cannot be read, so that their results are made again."""
+        if self.damaged:
+            damaged = count(self.damaged, "damaged cell")
+            say(f"{damaged} in {self._path.parent} left aside: what is not there is done again")
         for name in self._bad:
             self.storage.remove(name)
 
@@ -165,18 +163,20 @@ class Notebook:
                 self._files.add(name)
         entries = (self._found[name] for name in sorted(self._found))
         lines = [
-            json.dumps({"key": one["key"], "results": one["results"]}, allow_nan=False) + "\n"
-            for one in entries
+            json.dumps({"key": entry["key"], "results": entry["results"]}, allow_nan=False) + "\n"
+            for entry in entries
         ]
         if lines:
             write_text(self._path, "".join(lines), follow=False)
 
     def _add(self, text: bytes, file: str, where: str) -> bool:
-        """Take in one entry unless it is there; return whether it can be read."""
+        """Add an entry if it is new; return whether it can be read."""
         try:
-            entry = _with_times(msgspec.convert(load_json(text.decode("utf-8"), where), _Entry))
-            for one in _lines(entry) if self._line is not None else ():
-                msgspec.convert(one, self._line)
+            entry = msgspec.to_builtins(
+                msgspec.convert(load_json(text.decode("utf-8"), where), _Entry)
+            )
+            for line in _lines(entry) if self._line is not None else ():
+                msgspec.convert(line, self._line)
         except ValueError:
             self.damaged += not file  # cut off when the program was, or not ours
             return False
@@ -187,18 +187,51 @@ class Notebook:
         return True
 
 
+class CellRunner:
+    """Measures missing cells in this process or on a cluster.
+
+    Processes start with the first cell and stay until :meth:`close`.
+    """
+
+    def __init__(self, place: Placement, say: Say) -> None:
+        self._place, self._say = place, say
+        self._engine: Engine | None = None
+
+    def run(
+        self,
+        log: ResultLog,
+        job: Job,
+        units: Sequence[WorkUnit],
+        worker: Worker,
+        title: str,
+        progress: Progress,
+        failed: Callable[[str, str], None],
+    ) -> None:
+        """Carry out units and read their results; `failed` is called with a name and the reason."""
+        if not units:
+            return
+        with stage(progress, title, len(units)) as advance:
+
+            def note(receipt: Receipt) -> None:
+                problem = receipt.problem
+                if problem is None and not log.take(receipt.name):
+                    problem = "its file cannot be read"
+                if problem is not None:
+                    failed(receipt.name, problem)
+
+            self._engine = self._engine or self._place.engine(self._say)
+            run_units(self._engine, job, units, advance=advance, worker=worker, each=note)
+
+    def close(self) -> None:
+        """End the processes that were started."""
+        if self._engine is not None:
+            self._engine.close()
+
+
 def cell_file(key: Key, results: Sequence[Result], times: Mapping[str, float | None]) -> bytes:
     """Return the content of the file of a key; times stand apart from what does not change."""
     entry = {"key": dict(key), "results": list(results), "times": dict(times)}
     return json_text(entry).encode()
-
-
-def _with_times(entry: _Entry) -> Result:
-    """Return an entry as it is written now: at first, times stood among the results."""
-    times = {} if entry.seconds is None else {"seconds": entry.seconds}
-    for result in entry.results:
-        times |= {name: result.pop(name) for name in TIMES if name in result}
-    return {"key": entry.key, "results": entry.results, "times": {**times, **entry.times}}
 
 
 def _lines(entry: Mapping[str, Any]) -> list[Result]:
@@ -211,7 +244,7 @@ def _name(key: Key) -> str:
     return json.dumps(dict(key), sort_keys=True)
 
 
-#: What takes seconds: the others are asked for by name.
+#: Methods that take seconds.
 DEFAULT_METHODS = (
     "zero-shot",
     "zero-shot-80",
@@ -225,7 +258,7 @@ DEFAULT_METHODS = (
 
 @dataclass(frozen=True)
 class CompareRequest:
-    """A comparison as it is asked for."""
+    """Settings of a comparison."""
 
     source: str
     out: Path  # what is there is not computed again
@@ -233,7 +266,7 @@ class CompareRequest:
     shots: tuple[int, ...] = (1, 2, 4, 8, 16)
     seeds: tuple[int, ...] = (1, 2, 3)
     encoder: str = DEFAULT_ENCODER  # to learn with
-    transfers: tuple[str, ...] = ()  # encoders to carry what was learnt to
+    transfers: tuple[str, ...] = ()  # encoders to carry what was learned to
     words: FitConfig = field(default_factory=FitConfig)  # only what is about words and views
     cache: bool = True
     progress: Progress = no_progress
@@ -251,16 +284,16 @@ class CompareRequest:
             # Counted twice, it would weigh double in means and deviations.
             if len(set(values)) < len(values):
                 raise SettingError(f"{name} names something twice: {', '.join(map(str, values))}")
-        for count in self.shots:
-            if count < 1:
-                raise SettingError(f"shots is {count}, but must be 1 or more")
+        for shots in self.shots:
+            if shots < 1:
+                raise SettingError(f"shots is {shots}, but must be 1 or more")
         if self.encoder in self.transfers:
             raise SettingError(
                 f"{self.encoder} is the encoder to learn with; --transfer is for another one"
             )
 
     def settings(self) -> dict[str, Any]:
-        """Return it as values that another process can be told, without the callback."""
+        """Return JSON-serializable settings for another process."""
         parts = dataclasses.asdict(dataclasses.replace(self, progress=no_progress))
         del parts["progress"]
         return {**parts, "out": str(self.out.absolute())}
@@ -276,7 +309,7 @@ class CompareRequest:
 
 
 def check_comparison(out: Path) -> None:
-    """Raise if a folder holds something else than a comparison."""
+    """Raise if a folder holds anything but a comparison."""
     strange = out.exists() and any(not is_ours(file.name) for file in out.iterdir())
     if strange and not (out / "compare.json").exists():
         raise RunError(f"{out} is not empty and holds no comparison; choose another folder")

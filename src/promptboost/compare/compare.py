@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,16 +10,18 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from promptboost.compare.cell_worker import Cell, CellWorker, about
+from promptboost.compare.cell_worker import Cell, CellWorker, about, inputs_of
 from promptboost.compare.cells import (
     CellResult,
+    CellRunner,
     CompareRequest,
     Key,
-    Notebook,
     Result,
+    ResultLog,
     check_comparison,
     check_same,
 )
+from promptboost.compare.comparison import Comparison
 from promptboost.compare.summary import (
     accuracy_figure,
     curves,
@@ -28,34 +30,34 @@ from promptboost.compare.summary import (
     unseen_lines,
     with_times,
 )
-from promptboost.compare.world import World
-from promptboost.distributed.engine import Engine, Placement, Say, run_units
-from promptboost.distributed.unit import Job, Receipt, WorkUnit
+from promptboost.distributed.engine import Placement, Say
+from promptboost.distributed.unit import Job, WorkUnit
 from promptboost.errors import PromptBoostError, RunError, count
 from promptboost.io import write_text, writing
 from promptboost.methods import METHODS, Transfer, make_method
-from promptboost.progress import stage
 from promptboost.report.phrases import as_text
 from promptboost.run.overlap import Overlap
 
-_WORKER = "promptboost.compare.cell_worker:CellWorker"
+_WORKER = "promptboost.compare.cell_worker:open_worker"
 
 
-def usable_cells(request: CompareRequest, world: World, book: Notebook, say: Say) -> list[Cell]:
-    """Make the methods and what is to be done with them; raise for one that cannot be used."""
+def usable_cells(
+    request: CompareRequest, comparison: Comparison, log: ResultLog, say: Say
+) -> list[Cell]:
+    """Return the cells of all methods; raise if a named one cannot be used."""
     spelled = [name for name in request.methods if name != "all"]
     every = METHODS if "all" in request.methods else ()
     methods = {name: make_method(name) for name in (*every, *spelled)}
-    first = world.draw(request.shots[0], request.seeds[0]).learn
+    first = comparison.draw(request.shots[0], request.seeds[0]).learn
     usable: list[Cell] = []
     for name, method in methods.items():
         cells = [Cell(name, method, k, seed) for k in request.shots for seed in request.seeds]
         # What is all there can be shown, though a server that it needs is down.
-        if any(key not in book for cell in cells for key in cell.keys(world)):
+        if any(key not in log for cell in cells for key in cell.keys(comparison)):
             again = method.carries_over is Transfer.REFIT
             try:
-                for encoder in world.encoders_for(method) if again else [world.encoder]:
-                    method.check(first, world.pool, encoder)
+                for encoder in comparison.encoders_for(method) if again else [comparison.encoder]:
+                    method.check(first, comparison.pool, encoder)
             except PromptBoostError as error:
                 if name in spelled:
                     raise type(error)(f"{name} cannot be used here: {error}") from error
@@ -65,10 +67,10 @@ def usable_cells(request: CompareRequest, world: World, book: Notebook, say: Say
     return usable
 
 
-def say_what_is_short(request: CompareRequest, world: World, say: Say) -> None:
-    """Tell where a number of shots is not what every class gets."""
+def report_short(request: CompareRequest, comparison: Comparison, say: Say) -> None:
+    """Report numbers of shots that some classes do not have."""
     for shots in request.shots:
-        learn = world.draw(shots, request.seeds[0]).learn
+        learn = comparison.draw(shots, request.seeds[0]).learn
         counts = np.bincount(learn.labels, minlength=learn.n_classes)
         if fewer := int((counts < shots).sum()):
             say(
@@ -79,7 +81,7 @@ def say_what_is_short(request: CompareRequest, world: World, say: Say) -> None:
 
 @dataclass(frozen=True)
 class Compared:
-    """What a comparison has found."""
+    """Results of a comparison."""
 
     lines: list[Result]  # one for each method, number of shots, seed and encoder
     failed: list[str] = field(default_factory=list)  # what could not be done, and why
@@ -105,10 +107,10 @@ class Compared:
 def compare(
     request: CompareRequest, say: Say = lambda _: None, place: Placement | None = None
 ) -> Compared:
-    """Do what is not there yet, and return all results.
+    """Measure the missing cells, and return all results.
 
-    What cannot be done is refused before any work. Every result is kept as soon as it is there:
-    stop it at any time, and the same request goes on.
+    Problems are raised before any work. Every result is written at once: an interrupted comparison
+    resumes with the same request.
 
     Parameters
     ----------
@@ -120,42 +122,38 @@ def compare(
         is, the results are the same but for what is measured in time.
     """
     place = place or Placement()
-    world = World(request)
+    comparison = Comparison(request)
     check_comparison(request.out)
     with _writing(request, place, say):
-        book = Notebook(request.out / "cells.jsonl", CellResult, about(request, world))
-        cells = usable_cells(request, world, book, say)
-        check_same(request.out, about(request, world), world.target_weights, say)
-        if book.damaged:
-            damaged = count(book.damaged, "damaged cell")
-            say(f"{damaged} in {request.out} left aside: what is not there is done again")
-            book.drop_damaged()
-        say_what_is_short(request, world, say)
+        log = ResultLog(request.out / "cells.jsonl", CellResult, about(request, comparison))
+        cells = usable_cells(request, comparison, log, say)
+        check_same(request.out, about(request, comparison), comparison.target_weights, say)
+        log.drop_damaged(say)
+        report_short(request, comparison, say)
         overlaps = {
-            (k, seed): world.inspection(k, seed).overlap
+            (k, seed): comparison.inspection(k, seed).overlap
             for k in request.shots
             for seed in request.seeds
         }
         compared = Compared([], [], overlaps)
         for line in compared.remarks:
             say(line)
-        wanted = [key for cell in cells for key in cell.keys(world)]
-        _say_what_is_old(request.out, book, wanted, say)
+        wanted = [key for cell in cells for key in cell.keys(comparison)]
+        _report_old(request.out, log, wanted, say)
         if place.merge:
-            _check_whole(request.out, book, wanted)
+            _check_whole(request.out, log, wanted)
         else:
-            campaign = _Campaign(request, world, book, place, say)
-            compared.failed.extend(campaign.run(cells))
+            compared.failed.extend(_measure_missing(request, comparison, log, cells, place, say))
         if place.share is None:
-            book.write()
-    compared.lines.extend(with_times(book.results(wanted), book.results(book)))
+            log.write()
+    compared.lines.extend(with_times(log.results(wanted), log.results(log)))
     return compared
 
 
-def _say_what_is_old(out: Path, book: Notebook, wanted: Sequence[Key], say: Say) -> None:
-    """Tell of results that are there, but by other code: beside new ones they would mislead."""
-    old = {_fit(key) for key in book}
-    stale = sum(key not in book and _fit(key) in old for key in wanted)
+def _report_old(out: Path, log: ResultLog, wanted: Sequence[Key], say: Say) -> None:
+    """Report results of other code, which are not comparable with new ones."""
+    old = {_fit(key) for key in log}
+    stale = sum(key not in log and _fit(key) in old for key in wanted)
     if stale:
         say(
             f"{count(stale, 'result')} in {out} made by other code than this version's: kept in "
@@ -170,7 +168,7 @@ def _fit(key: Key) -> tuple[Any, ...]:
 def _writing(
     request: CompareRequest, place: Placement, say: Say
 ) -> contextlib.AbstractContextManager[None]:
-    """Be the only writer, unless this is one of several parts that work at the same time."""
+    """Lock the folder, unless this is one of several parts that run at the same time."""
     if place.share is not None:
         request.out.mkdir(parents=True, exist_ok=True)
         return contextlib.nullcontext()
@@ -178,8 +176,8 @@ def _writing(
     return writing(request.out, "comparison", patience=math.inf, say=say)
 
 
-def _check_whole(out: Path, book: Notebook, wanted: Sequence[Key]) -> None:
-    missing = sum(key not in book for key in wanted)
+def _check_whole(out: Path, log: ResultLog, wanted: Sequence[Key]) -> None:
+    missing = sum(key not in log for key in wanted)
     if missing:
         raise RunError(
             f"{missing} of {count(len(wanted), 'cell')} are not in {out} yet; the same command without "
@@ -187,81 +185,58 @@ def _check_whole(out: Path, book: Notebook, wanted: Sequence[Key]) -> None:
         )
 
 
-class _Campaign:
-    """The cells of a comparison: which are missing, and who does them."""
+def _measure_missing(
+    request: CompareRequest,
+    comparison: Comparison,
+    log: ResultLog,
+    cells: Sequence[Cell],
+    place: Placement,
+    say: Say,
+) -> list[str]:
+    """Measure the missing cells; return those that failed, and why."""
+    ours = list(cells if place.share is None else place.share.of_units(cells))
+    timed = {_whose(key) for key in log}  # time to predict is measured once for each
+    settings = {"request": request.settings(), "inputs": inputs_of(request, comparison)}
+    job = Job(_WORKER, settings, str(request.out.absolute()), "cells", request.device)
+    worker, runner = CellWorker(request, comparison), CellRunner(place, say)
+    failed: dict[str, None] = {}
+    # Fit once, at home, before any transfer.
+    try:
+        for at_home in (True, False):
+            units: list[WorkUnit] = []
+            named: dict[str, Cell] = {}
+            for cell in ours:
+                home, *others = cell.keys(comparison)
+                # A fit that failed has been reported already.
+                wanted = [(0, home)] if at_home else list(enumerate(others, 1)) * (home in log)
+                for on, key in wanted:
+                    if key in log:
+                        continue
+                    order = {
+                        "method": cell.spelling,
+                        "shots": cell.shots,
+                        "seed": cell.seed,
+                        "on": on,
+                        "timed": request.timed and _whose(key) not in timed,
+                        "code": cell.code,
+                    }
+                    timed.add(_whose(key))
+                    units.append(WorkUnit(log.name(key), order))
+                    named[units[-1].name] = cell
+            if not place.elsewhere:
+                # An error is raised again by the cell that it concerns; the others go on.
+                with contextlib.suppress(Exception):
+                    for unit in units:
+                        worker.embed(unit.order)
 
-    def __init__(
-        self, request: CompareRequest, world: World, book: Notebook, place: Placement, say: Say
-    ) -> None:
-        self._request, self._world, self._book = request, world, book
-        self._place, self._say = place, say
-        self._timed = {_whose(key) for key in book}  # time to predict is measured once for each
+            def report(name: str, problem: str, named: dict[str, Cell] = named) -> None:
+                failed[f"{named[name]}: {problem}"] = None
+                say(f"left out: {named[name]}: {problem}")
 
-    def run(self, cells: Sequence[Cell]) -> list[str]:
-        """Do what is missing; return what could not be done, and why."""
-        share = self._place.share
-        ours = list(cells if share is None else share.of_units(cells))
-        failed: dict[str, None] = {}
-        engine = None
-        # What is carried elsewhere is learnt at home first, and once.
-        try:
-            for at_home in (True, False):
-                units = list(self._units(ours, at_home=at_home))
-                if units:
-                    engine = engine or self._place.engine(self._say)
-                    failed |= dict.fromkeys(self._do(engine, units))
-        finally:
-            if engine is not None:
-                engine.close()
-        return list(failed)
-
-    def _units(self, cells: Sequence[Cell], *, at_home: bool) -> Iterator[tuple[WorkUnit, Cell]]:
-        for cell in cells:
-            home, *others = cell.keys(self._world)
-            # Where it could not be learnt at home, that has been said already.
-            wanted = [(0, home)] if at_home else list(enumerate(others, 1)) * (home in self._book)
-            for on, key in wanted:
-                if key in self._book:
-                    continue
-                timed = self._request.timed and _whose(key) not in self._timed
-                self._timed.add(_whose(key))
-                order = {
-                    "method": cell.spelling,
-                    "shots": cell.shots,
-                    "seed": cell.seed,
-                    "on": on,
-                    "timed": timed,
-                    "code": cell.code,
-                }
-                yield WorkUnit(self._book.name(key), order), cell
-
-    def _do(self, engine: Engine, units: Sequence[tuple[WorkUnit, Cell]]) -> list[str]:
-        request, world = self._request, self._world
-        inputs = {**about(request, world), "targets": world.target_weights}
-        settings = {"request": request.settings(), "inputs": inputs}
-        job = Job(_WORKER, settings, str(request.out.absolute()), "cells", request.device)
-        named = {unit.name: cell for unit, cell in units}
-        failed: list[str] = []
-        worker = CellWorker.around(request, world)
-        if not self._place.elsewhere:
-            # Whatever is wrong, the cells will say it; and those that are done shall be shown.
-            with contextlib.suppress(Exception):
-                for unit, _ in units:
-                    worker.embed(unit.order)
-        with stage(request.progress, "comparing", len(units)) as advance:
-
-            def note(receipt: Receipt) -> None:
-                cell = named[receipt.name]
-                problem = receipt.problem
-                if problem is None and not self._book.take(receipt.name):
-                    problem = "its file cannot be read"
-                if problem is not None:
-                    failed.append(f"{cell}: {problem}")
-                    self._say(f"left out: {failed[-1]}")
-
-            orders = (unit for unit, _ in units)
-            run_units(engine, job, orders, advance=advance, worker=worker, each=note)
-        return failed
+            runner.run(log, job, units, worker, "comparing", request.progress, report)
+    finally:
+        runner.close()
+    return list(failed)
 
 
 def _whose(key: Key) -> tuple[Any, ...]:
@@ -269,7 +244,7 @@ def _whose(key: Key) -> tuple[Any, ...]:
 
 
 def write_results(request: CompareRequest, compared: Compared) -> list[Path]:
-    """Write what a comparison has found into its folder."""
+    """Write tables and figure of a comparison into its folder."""
     if not compared.lines:
         return []
     encoders = list(dict.fromkeys(line["on"] for line in compared.lines))
@@ -281,7 +256,7 @@ def write_results(request: CompareRequest, compared: Compared) -> list[Path]:
         panels.append((title, drawn))
         page.append(f"## Accuracy {as_text(title)}\n\n{markdown(drawn, request.shots)}\n")
     page.append(
-        f"Per cent, {_spread(request.seeds)}; the best of each column is bold. Time of a fit at the "
+        f"Percent, {_spread(request.seeds)}; the best of each column is bold. Time of a fit at the "
         "most shots, with images embedded already; time of an image from file to answer.\n"
     )
     notes = {

@@ -1,4 +1,4 @@
-"""The demonstration: emoji, a few of each class, and the text learnt on one encoder and on two."""
+"""The demonstration: emoji, a few of each class, and the text learned on one encoder and on two."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ SOURCE, TARGET = "conse:lite0", "conse:lite2"
 #: Most shots, and crops of each image, to learn on both encoders: the second one looks at all of them, too.
 MOST_ON_BOTH, VIEWS_ON_BOTH = 4, 4
 
-# What a row holds beside ``shots``: the method, the figure, and whether the second encoder sees.
+# Columns besides ``shots``: the method, the measure, and whether it is of the second encoder.
 _ON_ONE = {
     "zero_shot": ("zero-shot", "accuracy", False),
     "template_mean": ("zero-shot-80", "accuracy", False),
@@ -36,7 +36,7 @@ _ON_ONE = {
     "target_zero_shot": ("zero-shot", "accuracy", True),
     "target_boosted": ("promptboost", "accuracy", True),
 }
-# The same of what is learnt on both encoders.
+# The same of what is learned on both encoders.
 _ON_BOTH = {
     "both_text": ("promptboost", "text_accuracy", False),
     "both_boosted": ("promptboost", "accuracy", False),
@@ -64,7 +64,7 @@ def run_demo(
     """Compare at several numbers of shots and seeds, and keep one run with its report.
 
     Kept in `folder`, where one that is there is replaced, is the run of most shots and the first seed.
-    Learnt on both encoders is only up to :data:`MOST_ON_BOTH` shots, and from :data:`VIEWS_ON_BOTH` crops.
+    Learned on both encoders is only up to :data:`MOST_ON_BOTH` shots, and from :data:`VIEWS_ON_BOTH` crops.
     """
     base = (settings or FitConfig()).merged({"encoder": encoders[0]})
     run = RunFolder(folder)
@@ -140,7 +140,7 @@ def _figures(
         lines.setdefault(key, []).append(line)
     return {
         (column, number): float(
-            np.mean([one[figure] for one in lines[names[method], number, moved]])
+            np.mean([line[figure] for line in lines[names[method], number, moved]])
         )
         for column, (method, figure, moved) in columns.items()
         for number in request.shots

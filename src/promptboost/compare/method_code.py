@@ -12,7 +12,7 @@ from promptboost.methods import Method, Transfer
 _PACKAGE = Path(__file__).parents[1]
 #: Rooms whose code belongs to a method that imports it; what all methods share is the version's.
 _ROOMS = ("methods", "boosting", "training")
-# And what boosting learns beside the text.
+# The residual of boosting.
 _BESIDE = ("promptboost.boosting.residual", "promptboost.boosting.penalized_loss")
 _SHARED = {
     *("abc", "builtins", "promptboost.config", "promptboost.methods"),

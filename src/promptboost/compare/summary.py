@@ -16,7 +16,7 @@ Lines = Sequence[Mapping[str, Any]]
 _HOW = {
     "text": "its text is embedded again",
     "emulated": "emulated (EFT): both encoders look at each image",
-    "refit": "learnt again from the images with this encoder",
+    "refit": "learned again from the images with this encoder",
 }
 
 #: Columns of the CSV file, one line for each result.
@@ -34,7 +34,7 @@ class Curve:
 
     method: str
     on: str  # the encoder
-    via: str  # how it got there; empty where it was learnt
+    via: str  # how it got there; empty where it was learned
     shots: tuple[int, ...]  # where something was measured, ascending
     means: tuple[float, ...]  # of the accuracy over seeds
     deviations: tuple[float, ...]  # with n − 1; 0 for a single seed
@@ -42,7 +42,7 @@ class Curve:
     predict_ms: float | None  # an image, from file to answer
     draws: tuple[int, ...] = ()  # how many results each mean is of; one has no deviation
     image_passes: int = 1  # how often an image goes through an image tower
-    beside: str = ""  # whose line this one belongs to: of that colour, in dashes
+    belongs_to: str = ""  # the method whose color this line has, in dashes
 
     def at(self, shots: int) -> tuple[float, float] | None:
         """Return mean and deviation at a number of shots."""
@@ -137,7 +137,7 @@ def markdown(curves_here: Sequence[Curve], shots: Sequence[int]) -> str:
 
 
 def written(curve: Curve, shots: int) -> str:
-    """Write mean and deviation in per cent; of one draw there is no deviation."""
+    """Write mean and deviation in percent; of one draw there is no deviation."""
     at = curve.at(shots)
     if at is None:
         return "–"
@@ -179,7 +179,7 @@ def unseen_lines(lines: Lines) -> list[str]:
         images = "image that was" if most == 1 else "images that were"
         found.append(
             f"{method} on {on}, {shots} shots: {100 * share:.1f} % without the {most:,} held-out "
-            f"{images} learnt from"
+            f"{images} learned from"
         )
     return found
 
@@ -197,7 +197,7 @@ def to_csv(lines: Lines) -> str:
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#8a6d00", "#6b4fa0", "#a03c3c")
 _DASHES = ("", "7 4", "2 3")
 _OURS = "#0b6e69"
-_VIA = {"emulated": " + EFT", "refit": " (learnt again)"}
+_VIA = {"emulated": " + EFT", "refit": " (learned again)"}
 _LONGEST_LABEL = 44
 
 
@@ -209,10 +209,12 @@ def accuracy_figure(
 ) -> str:
     """Draw accuracies as SVG: lines by shots or what else the `axis` names, a panel for each encoder."""
     every = [curve for _, curves in panels for curve in curves]
-    names = list(dict.fromkeys(curve.method for curve in every if not curve.beside))
+    names = list(dict.fromkeys(curve.method for curve in every if not curve.belongs_to))
     styles = {name: _style(number, name) for number, name in enumerate(names)}
     styles |= {
-        curve.method: (styles[curve.beside][0], "5 3", 1.6) for curve in every if curve.beside
+        curve.method: (styles[curve.belongs_to][0], "5 3", 1.6)
+        for curve in every
+        if curve.belongs_to
     }
 
     def series(curve: Curve) -> Series:

@@ -1,6 +1,6 @@
 """Images: where they come from, how they are decoded, which to learn from, and views of them."""
 
-from promptboost.data.dataset import Dataset, LabelledImage, display_name
+from promptboost.data.dataset import Dataset, LabeledImage, display_name
 from promptboost.data.decode import MAX_PIXELS, BadImage, ImageError, read_image
 from promptboost.data.folder import find_images
 from promptboost.data.shots import draw_shots, few_shot, rest
@@ -12,7 +12,7 @@ __all__ = [
     "DataSource",
     "find_images",
     "Dataset",
-    "LabelledImage",
+    "LabeledImage",
     "BadImage",
     "ImageError",
     "MAX_PIXELS",

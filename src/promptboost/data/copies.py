@@ -1,21 +1,18 @@
-"""Which images are copies of each other: the same bytes, or nearly the same pixels.
+"""Copies among images: the same bytes, or nearly the same pixels.
 
-Two images are taken for copies if their files are the same byte for byte, or if the cosine of
-their thumbnails (:func:`thumbnail_rows`) is at least :data:`LEAST_COSINE`. Embeddings of a model do
-not tell copies from images of the same kind: among 2,220 photographs of pets 7,717 pairs have a
-cosine of 0.98 or more with ``conse:lite0``, while a copy of one of them, saved anew as JPEG, may
-have 0.78.
+Two images are copies if their files are identical, or if the cosine of their thumbnails
+(:func:`thumbnail_rows`) is at least :data:`LEAST_COSINE`. Embeddings do not separate copies from
+similar images: among 2,220 photographs of pets, 7,717 pairs have a cosine of 0.98 or more with
+``conse:lite0``, while a copy of one of them, saved again as JPEG, may have 0.78.
 
 ``python -m benchmarks.copies DATA`` measures both errors. Of 60 emoji, 60 pets (Oxford) and 60 scenes
-(Intel) it knows every copy again that was saved anew as JPEG (quality 40 or 75), made half or twice
-as large, or squeezed to a square; of 60 textures (DTD) 95 to 98 %, as fine ones have no thumbnail. A
-copy that was cropped, mirrored or made brighter is mostly taken for another image. What it finds in
-the data as they are: 5 pairs among 2,220 pets and 4 among 600 textures (those that were looked at, 3 and
-all 4, are copies); none among 360 scenes; and 46 among 1,635 emoji, of which 42 are the same file and 4
-are pairs of cat faces. None of these pairs has two labels.
+(Intel), it finds every copy that was saved again as JPEG (quality 40 or 75), scaled by a half or two,
+or squeezed to a square; of 60 textures (DTD) 95 to 98 %, as fine ones have no thumbnail. Most cropped,
+mirrored or brighter copies are not found. In the data as they are, it finds 5 pairs among 2,220 pets
+and 4 among 600 textures (3 and all 4 are copies), none among 360 scenes, and 46 among 1,635 emoji, of
+which 42 are the same file and 4 are pairs of cat faces. None of these pairs has two labels.
 """
 
-import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.data.dataset import LabelledImage
+from promptboost.data.dataset import LabeledImage
 from promptboost.data.decode import THUMBNAIL_SIDE, ImageError
 from promptboost.errors import DataError
 from promptboost.progress import Progress, no_progress, stage
@@ -50,38 +47,6 @@ Indices = NDArray[np.int64]
 Rows = NDArray[np.float32]
 #: Positions of images that are alike, (i, j) with i ≠ j; each pair in one order is enough.
 Pairs = tuple[Indices, Indices]
-#: Called with how many images were gone over since it was called last.
-
-
-class RepeatedImageWarning(UserWarning):
-    """The same image was given under two labels."""
-
-
-def warn_of_contradictions(images: Sequence[LabelledImage], labels: Sequence[object]) -> None:
-    """Warn if two images with the same content have two labels.
-
-    Examples
-    --------
-    >>> import warnings
-    >>> images = [LabelledImage(str(i), "", b"the same bytes") for i in range(2)]
-    >>> with warnings.catch_warnings(record=True) as caught:
-    ...     warnings.simplefilter("always")
-    ...     warn_of_contradictions(images, ["cat", "dog"])
-    >>> print(caught[0].message)
-    2 images are given under more than one label, the first two: 0 (cat) = 1 (dog)
-    """
-    number = {label: i for i, label in enumerate(dict.fromkeys(labels))}
-    kinds = np.array([number[label] for label in labels], dtype=np.int64)
-    other = find_copies([image.digest() for image in images], kinds, len(images)).other_class
-    mixed = np.flatnonzero(other >= 0)
-    if len(mixed):
-        first, second = int(mixed[0]), int(other[mixed[0]])
-        warnings.warn(
-            f"{len(mixed):,} images are given under more than one label, the first two: "
-            f"{images[first].name} ({labels[first]}) = {images[second].name} ({labels[second]})",
-            RepeatedImageWarning,
-            stacklevel=4,
-        )
 
 
 @dataclass(frozen=True)
@@ -104,7 +69,7 @@ def find_copies(
     Parameters
     ----------
     digests : sequence of bytes
-        Of each image, see :meth:`LabelledImage.digest`.
+        Of each image, see :meth:`LabeledImage.digest`.
     labels : array of int
         The class of each, or :data:`UNKNOWN`.
     learnt : int
@@ -167,7 +132,7 @@ def _partners(
 
 
 def near_images(
-    images: Sequence[LabelledImage], *, progress: Progress = no_progress
+    images: Sequence[LabeledImage], *, progress: Progress = no_progress
 ) -> Iterator[Pairs]:
     """Find the pairs of images that look alike, block by block.
 
@@ -175,7 +140,7 @@ def near_images(
     --------
     >>> from PIL import Image
     >>> image = Image.linear_gradient("L")
-    >>> whole, half = LabelledImage("0", "", image), LabelledImage("1", "", image.resize((128, 128)))
+    >>> whole, half = LabeledImage("0", "", image), LabeledImage("1", "", image.resize((128, 128)))
     >>> [(i.tolist(), j.tolist()) for i, j in near_images([whole, half])]
     [([0], [1])]
     """
@@ -183,7 +148,7 @@ def near_images(
 
 
 def thumbnail_rows(
-    images: Sequence[LabelledImage],
+    images: Sequence[LabeledImage],
     workers: int | None = None,
     progress: Progress = no_progress,
 ) -> Rows:
@@ -198,7 +163,7 @@ def thumbnail_rows(
     --------
     >>> from PIL import Image
     >>> image = Image.linear_gradient("L")
-    >>> whole, half = LabelledImage("0", "", image), LabelledImage("1", "", image.resize((128, 128)))
+    >>> whole, half = LabeledImage("0", "", image), LabeledImage("1", "", image.resize((128, 128)))
     >>> rows = thumbnail_rows([whole, half])
     >>> bool(rows[0] @ rows[1] >= LEAST_COSINE)
     True
@@ -226,7 +191,7 @@ def thumbnail_rows(
     return rows
 
 
-def _thumbnail(image: LabelledImage) -> bytes | None:
+def _thumbnail(image: LabeledImage) -> bytes | None:
     try:
         return image.thumbnail()
     except ImageError:  # what needs the image itself will say so

@@ -1,7 +1,8 @@
-"""Labelled images, their class names, and what was left out: what every reader makes."""
+"""Labeled images, their class names, and the files that were left out."""
 
 import hashlib
 import unicodedata
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,8 +50,8 @@ def split_name(text: str) -> str | None:
     return _SPLITS.get(text.strip().lower())
 
 
-def _check_told_apart(names: Sequence[str]) -> None:
-    """Raise if nobody could tell two class names apart in a prompt."""
+def _check_distinct(names: Sequence[str]) -> None:
+    """Raise if two class names read the same in a prompt."""
     seen: dict[str, str] = {}
     for name in names:
         key = unicodedata.normalize("NFC", display_name(name)).casefold()
@@ -65,8 +66,8 @@ def _check_told_apart(names: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class LabelledImage:
-    """One labelled image, not yet opened."""
+class LabeledImage:
+    """One labeled image, not yet opened."""
 
     # Stable and unique in its dataset: a path relative to the folder or manifest, or a number.
     id: str
@@ -74,12 +75,12 @@ class LabelledImage:
     source: ImageSource  # where the pixels are
     split: str | None = None  # "train", "val", "test", or None where the source does not say
     margin: float = 0.0  # white border on each side when opened, as a share of the longer side
-    # The digest, and the stamp of the file it is of: a file that has not changed is not read again. Without
-    # a stamp, another process has read it.
+    # The digest and the stamp of its file, which is read again only if the stamp changes; no stamp if
+    # another process has read it.
     _known: tuple[Stamp | None, bytes] | None = field(
         default=None, init=False, compare=False, repr=False
     )
-    # Of the last check: what was decoded for that is not decoded again.
+    # Of the last check.
     _thumbnail: bytes | None = field(default=None, init=False, compare=False, repr=False)
 
     def open(self) -> "Image":
@@ -112,17 +113,17 @@ class LabelledImage:
             return self._known[1]
         return self._digest_file(*read_file(self.source, self.name))
 
-    def seen_elsewhere(self, digest: bytes, thumbnail: bytes | None) -> "LabelledImage":
-        """Return the image with what another process has read of it, so that it is not read again."""
+    def with_known(self, digest: bytes, thumbnail: bytes | None) -> "LabeledImage":
+        """Return the image with its digest and thumbnail, read in another process."""
         image = replace(self)
         object.__setattr__(image, "_known", (None, digest))
         object.__setattr__(image, "_thumbnail", thumbnail)
         return image
 
     def check(self) -> BadImage | None:
-        """Return what is wrong with the image, or None; what is read for that is hashed, too."""
+        """Return the problem of the image, or None; also compute its digest."""
         try:
-            self._look()
+            self._read()
         except ImageError as error:
             return error.bad
         return None
@@ -138,10 +139,10 @@ class LabelledImage:
         The margin is left out: it says nothing about the image.
         """
         if self._thumbnail is None:
-            self._look()
+            self._read()
         return self._thumbnail
 
-    def _look(self) -> None:
+    def _read(self) -> None:
         """Read and decode; raise ImageError if that fails, else keep the digest and a thumbnail."""
         content = self.source
         if isinstance(content, Path):
@@ -170,29 +171,41 @@ class LabelledImage:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Labelled images in a fixed order.
+    """Labeled images in a fixed order.
 
     Examples
     --------
     >>> from PIL import Image
     >>> red, blue = Image.new("RGB", (8, 8), "red"), Image.new("RGB", (8, 8), "blue")
-    >>> data = Dataset.of([LabelledImage("0", "warm", red), LabelledImage("1", "cold", blue)])
+    >>> data = Dataset.of([LabeledImage("0", "warm", red), LabeledImage("1", "cold", blue)])
     >>> len(data), data.class_names, data.labels.tolist()
     (2, ('cold', 'warm'), [1, 0])
     >>> data.subset([1]).class_names
     ('cold', 'warm')
     """
 
-    images: tuple[LabelledImage, ...]  # in the order of the source; folders in sorted order
+    images: tuple[LabeledImage, ...]  # in the order of the source; folders in sorted order
     class_names: tuple[str, ...]  # sorted; labels are positions in it; a subset keeps all of them
     bad: tuple[BadImage, ...] = ()  # the files that were left out, each with its reason
 
     @classmethod
-    def of(cls, images: Iterable[LabelledImage], bad: Iterable[BadImage] = ()) -> "Dataset":
-        """Make a dataset whose classes are those of its images, and check that it is sound."""
+    def unchecked(
+        cls,
+        images: Iterable[LabeledImage],
+        bad: Iterable[BadImage],
+        class_names: Iterable[str] | None = None,
+    ) -> "Dataset":
+        """Make the list of a source, unchecked: a class whose images are all bad must not vanish."""
+        images = tuple(images)
+        named = (image.label for image in images) if class_names is None else class_names
+        return cls(images, tuple(dict.fromkeys(named)), tuple(bad))
+
+    @classmethod
+    def of(cls, images: Iterable[LabeledImage], bad: Iterable[BadImage] = ()) -> "Dataset":
+        """Make a dataset whose classes are those of its images; raise DataError if names repeat."""
         images = tuple(images)
         names = tuple(sorted({image.label for image in images}))
-        _check_told_apart(names)
+        _check_distinct(names)
         times = Counter(image.id for image in images)
         if repeated := [name for name in times if times[name] > 1]:
             raise DataError(f"two images are called {repeated[0]!r}; give each its own name")
@@ -208,6 +221,12 @@ class Dataset:
         labels = np.array([position[image.label] for image in self.images], dtype=np.int64)
         labels.setflags(write=False)
         return labels
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The images' ids as valid UTF-8; other bytes of file names become escapes."""
+        ids = (image.id.encode("utf-8", "backslashreplace") for image in self.images)
+        return tuple(name.decode("utf-8") for name in ids)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -237,25 +256,33 @@ class Dataset:
         return self.subset(indices)
 
 
-@dataclass(frozen=True)
-class Listing:
-    """Images not yet opened, what cannot be used, and every class that was named.
+class RepeatedImageWarning(UserWarning):
+    """The same image was given under two labels."""
 
-    ``classes`` is kept apart because a class all of whose images are bad must not vanish.
+
+def warn_of_conflicting_labels(images: Sequence[LabeledImage], labels: Sequence[object]) -> None:
+    """Warn if two images with the same content have two labels.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> images = [LabeledImage(str(i), "", b"the same bytes") for i in range(2)]
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     warn_of_conflicting_labels(images, ["cat", "dog"])
+    >>> print(caught[0].message)
+    2 images are given under more than one label, the first two: 0 (cat) = 1 (dog)
     """
-
-    images: tuple[LabelledImage, ...]
-    bad: tuple[BadImage, ...]
-    classes: tuple[str, ...]
-
-    @classmethod
-    def of(
-        cls,
-        images: Iterable[LabelledImage],
-        bad: Iterable[BadImage],
-        classes: Iterable[str] | None = None,
-    ) -> "Listing":
-        """Make a listing; unless given, the classes are those of the images."""
-        images = tuple(images)
-        named = (image.label for image in images) if classes is None else classes
-        return cls(images, tuple(bad), tuple(dict.fromkeys(named)))
+    digests = [image.digest() for image in images]
+    first: dict[bytes, dict[object, int]] = {}  # the first image of each content and label
+    for i, (digest, label) in enumerate(zip(digests, labels, strict=True)):
+        first.setdefault(digest, {}).setdefault(label, i)
+    mixed = [i for i, digest in enumerate(digests) if len(first[digest]) > 1]
+    if mixed:
+        i, j, *_ = first[digests[mixed[0]]].values()
+        warnings.warn(
+            f"{len(mixed):,} images are given under more than one label, the first two: "
+            f"{images[i].name} ({labels[i]}) = {images[j].name} ({labels[j]})",
+            RepeatedImageWarning,
+            stacklevel=4,
+        )

@@ -5,7 +5,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from promptboost.data.dataset import Dataset, LabelledImage
+from promptboost.data.dataset import Dataset, LabeledImage
 from promptboost.errors import MissingExtraError
 
 # Groups between spaces are drawn alike (a car and the same car from the front, a dog with and
@@ -51,7 +51,7 @@ def load_emoji() -> Dataset:
 def _emoji_in(root: Path) -> Dataset:
     vendors = sorted(path.name for path in root.iterdir() if path.is_dir())
     images = [
-        LabelledImage(f"{vendor}/{path.name}", label, path, split, _MARGIN)
+        LabeledImage(f"{vendor}/{path.name}", label, path, split, _MARGIN)
         for label, groups in EMOJI_CLASSES.items()
         for emoji, split in divided(groups).items()
         for vendor in vendors

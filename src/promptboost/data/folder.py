@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from promptboost.data.dataset import LabelledImage, Listing, split_name
+from promptboost.data.dataset import Dataset, LabeledImage, split_name
 from promptboost.data.decode import BadImage, reason_for
 from promptboost.errors import DataError
 
@@ -44,14 +44,14 @@ class _Walk:
             return []
 
 
-def read_folder(root: Path) -> Listing:
+def read_folder(root: Path) -> Dataset:
     """List the images of a folder that has one folder for each class.
 
     If all top folders are called like splits (``train``, ``val``, ``test``), the classes are the
     folders in them. Images may lie at any depth below the folder of their class.
     """
     walk = _Walk()
-    images: list[LabelledImage] = []
+    images: list[LabeledImage] = []
     classes: dict[str, None] = {}
     for split, top in _tops(root, walk):
         for entry in walk.entries(top):
@@ -59,7 +59,7 @@ def read_folder(root: Path) -> Listing:
                 classes[entry.name] = None
                 for path in walk.files(entry, (_identity(top),)):
                     name = path.relative_to(root).as_posix()
-                    images.append(LabelledImage(name, entry.name, path, split))
+                    images.append(LabeledImage(name, entry.name, path, split))
             elif entry.suffix.lower() not in COMPANIONS:
                 walk.bad.append(BadImage(str(entry), NO_CLASS))
     if not classes:
@@ -67,10 +67,10 @@ def read_folder(root: Path) -> Listing:
             f"{root} has no class folders; put images in one folder for each class, "
             "like cat/1.jpg and dog/1.jpg"
         )
-    return Listing.of(images, walk.bad, classes)
+    return Dataset.unchecked(images, walk.bad, classes)
 
 
-def find_images(paths: Iterable[str | Path]) -> Listing:
+def find_images(paths: Iterable[str | Path]) -> Dataset:
     """List images without labels: files as given, and all files below the folders given.
 
     Examples
@@ -80,11 +80,11 @@ def find_images(paths: Iterable[str | Path]) -> Listing:
     ('holiday/1.jpg', '')
     """
     walk = _Walk()
-    images: dict[str, LabelledImage] = {}
+    images: dict[str, LabeledImage] = {}
     for path in map(Path, paths):
         for file in walk.files(path) if path.is_dir() else [path]:
-            images.setdefault(file.as_posix(), LabelledImage(file.as_posix(), "", file))
-    return Listing.of(images.values(), walk.bad, classes=())
+            images.setdefault(file.as_posix(), LabeledImage(file.as_posix(), "", file))
+    return Dataset.unchecked(images.values(), walk.bad, ())
 
 
 def _tops(root: Path, walk: _Walk) -> list[tuple[str | None, Path]]:

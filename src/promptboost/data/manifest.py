@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from promptboost.data.dataset import LabelledImage, Listing, split_name
+from promptboost.data.dataset import Dataset, LabeledImage, split_name
 from promptboost.data.decode import BadImage
 from promptboost.errors import DataError
 from promptboost.io import check_values, parse_json, read_text
@@ -17,7 +17,7 @@ MANIFEST_ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
 _Row = tuple[str, dict[str, Any]]
 
 
-def read_manifest(path: Path) -> Listing:
+def read_manifest(path: Path) -> Dataset:
     """List the images of a manifest.
 
     Paths are absolute or relative to the manifest's folder, with either kind of slash. The file is
@@ -87,14 +87,14 @@ def _json_rows(lines: Iterable[str], name: str, needed: Sequence[str]) -> Iterat
         yield where, dict(zip(columns, row.values(), strict=True))
 
 
-def images_of_rows(rows: Iterable[tuple[str, Mapping[str, Any]]], root: Path) -> Listing:
+def images_of_rows(rows: Iterable[tuple[str, Mapping[str, Any]]], root: Path) -> Dataset:
     """Turn rows into images; a path listed twice alike is kept once and reported."""
-    images: dict[str, tuple[str, LabelledImage]] = {}
+    images: dict[str, tuple[str, LabeledImage]] = {}
     bad: list[BadImage] = []
     for where, row in rows:
         text = cell_text(row, "path", where)
         name, path = _located(text, root)
-        image = LabelledImage(
+        image = LabeledImage(
             name, cell_text(row, "label", where), path, split_of(row.get("split"), where)
         )
         if name not in images:
@@ -107,7 +107,7 @@ def images_of_rows(rows: Iterable[tuple[str, Mapping[str, Any]]], root: Path) ->
                 "remove one of the two"
             )
         bad.append(BadImage(where, f"{text} is listed before ({first}); it is used once"))
-    return Listing.of((image for _, image in images.values()), bad)
+    return Dataset.unchecked((image for _, image in images.values()), bad)
 
 
 def check_columns(columns: Iterable[Any], needed: Iterable[str], where: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.data.dataset import Dataset, LabelledImage, Listing
+from promptboost.data.dataset import Dataset, LabeledImage
 from promptboost.data.decode import BadImage, ImageError, ImageSource, read_image
 from promptboost.data.manifest import check_columns, images_of_rows, split_of
 from promptboost.errors import DataError, EmbeddingError, a_type
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 _CHANNELS = (1, 3, 4)
 
 
-def read_pairs(pairs: Iterable[Any]) -> Listing:
+def read_pairs(pairs: Iterable[Any]) -> Dataset:
     """Take (image, label) pairs; an image is a PIL image, an array, bytes or a path."""
-    images: list[LabelledImage] = []
+    images: list[LabeledImage] = []
     bad: list[BadImage] = []
     classes: list[str] = []
     for position, pair in enumerate(pairs):
         image, label, split = _parts(pair, position)
         classes.append(label)
         try:
-            images.append(LabelledImage(str(position), label, _source(image), split))
+            images.append(LabeledImage(str(position), label, _source(image), split))
         except ImageError as error:
             bad.append(BadImage(str(position), error.bad.reason))
         except TypeError as error:
             raise DataError(f"image {position}: {error}") from error
-    return Listing.of(images, bad, classes)
+    return Dataset.unchecked(images, bad, classes)
 
 
-def read_frame(frame: Any) -> Listing:
+def read_frame(frame: Any) -> Dataset:
     """Take a data frame with the columns path or image, label, and perhaps split."""
     columns = [str(column).strip().lower() for column in frame.columns]
     cells = [frame.iloc[:, number].tolist() for number in range(len(columns))]
@@ -147,7 +147,7 @@ def holds_images(X: Any) -> bool:
     if not hasattr(X, "__len__") or len(X) == 0:
         return False
     first = next(iter(X))
-    if _is_one(first) or isinstance(first, LabelledImage):
+    if _is_one(first) or isinstance(first, LabeledImage):
         return True
     return (isinstance(first, np.ndarray) or _is_tensor(first)) and first.ndim > 1
 
@@ -161,7 +161,7 @@ def _is_one(value: Any) -> bool:
     return isinstance(value, Image)
 
 
-def as_images(X: Any) -> tuple[LabelledImage, ...]:
+def as_images(X: Any) -> tuple[LabeledImage, ...]:
     """Make images of what :func:`holds_images`; a file is called by its path, if all are files.
 
     One image gives one: a path, a PIL image, bytes, an H × W × 3 array of uint8, a C × H × W tensor.
@@ -169,7 +169,7 @@ def as_images(X: Any) -> tuple[LabelledImage, ...]:
     if isinstance(X, Dataset):
         return X.images
     items = _items(X)
-    if items and all(isinstance(item, LabelledImage) for item in items):
+    if items and all(isinstance(item, LabeledImage) for item in items):
         return tuple(items)
     listing = read_pairs((item, "not known") for item in items)
     if listing.bad:

@@ -96,9 +96,9 @@ def few_shot(
     Examples
     --------
     >>> from PIL import Image
-    >>> from promptboost.data import LabelledImage
+    >>> from promptboost.data import LabeledImage
     >>> red = Image.new("RGB", (4, 4), "red")
-    >>> data = Dataset.of(LabelledImage(str(i), "ab"[i % 2], red) for i in range(6))
+    >>> data = Dataset.of(LabeledImage(str(i), "ab"[i % 2], red) for i in range(6))
     >>> learn, held_out = few_shot(data, 2)
     >>> len(learn), len(held_out)
     (4, 2)
@@ -248,8 +248,3 @@ def divide(source: DataSource, data: Dataset, shots: int | None, seed: int) -> T
     if len(held_out):
         kind = "test" if "test" in data.splits else "val" if "val" in data.splits else "rest"
     return Task(str(source), learn, held_out, kind)
-
-
-def image_ids(data: Dataset) -> list[str]:
-    """Return the images' names as text that any file can hold: bytes that are no UTF-8 as escapes."""
-    return [image.id.encode("utf-8", "backslashreplace").decode("utf-8") for image in data.images]

@@ -1,4 +1,4 @@
-"""Where labelled images come from: one word that is typed, parsed once, and one door for the rest."""
+"""Where labeled images come from: one word that is typed, parsed once, and one door for the rest."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from promptboost.data.dataset import Dataset, LabelledImage, Listing
+from promptboost.data.dataset import Dataset, LabeledImage
 from promptboost.data.decode import BadImage, cut_off
 from promptboost.data.folder import read_folder
 from promptboost.data.manifest import MANIFEST_ENDINGS, read_manifest
@@ -131,7 +131,7 @@ def load_data(
     workers: int | None = None,
     progress: Progress = no_progress,
 ) -> Dataset:
-    """Read labelled images from wherever they are.
+    """Read labeled images from wherever they are.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ def load_data(
 
 
 def check_images(
-    images: Dataset | Sequence[LabelledImage],
+    images: Dataset | Sequence[LabeledImage],
     *,
     workers: int | None = None,
     progress: Progress = no_progress,
@@ -180,8 +180,8 @@ def check_images(
 
     Examples
     --------
-    >>> from promptboost.data import LabelledImage
-    >>> for bad in check_images([LabelledImage("7", "cat", b"not an image")]):
+    >>> from promptboost.data import LabeledImage
+    >>> for bad in check_images([LabeledImage("7", "cat", b"not an image")]):
     ...     print(bad)
     7: not an image of a known kind
     """
@@ -191,14 +191,14 @@ def check_images(
         ThreadPoolExecutor(workers or thread_count()) as threads,
         stage(progress, "checking images", len(items)) as advance,
     ):
-        for problem in threads.map(LabelledImage.check, items):
+        for problem in threads.map(LabeledImage.check, items):
             advance()
             if problem is not None:
                 bad.append(problem)
     return bad
 
 
-def without_bad(listing: Listing, bad: Sequence[BadImage], on_bad: OnBad) -> Dataset:
+def without_bad(listing: Dataset, bad: Sequence[BadImage], on_bad: OnBad) -> Dataset:
     """Make a dataset of the images that can be used; raise if a class has none left."""
     if on_bad not in ("skip", "stop"):
         raise SettingError(f"on_bad is {on_bad!r}, but must be 'skip' or 'stop'")
@@ -207,7 +207,7 @@ def without_bad(listing: Listing, bad: Sequence[BadImage], on_bad: OnBad) -> Dat
         raise DataError(f"{count(len(every_bad), 'file')} cannot be used:\n{_listed(every_bad)}")
     unusable = {item.path for item in bad}
     kept = [image for image in listing.images if image.name not in unusable]
-    empty = set(listing.classes) - {image.label for image in kept}
+    empty = set(listing.class_names) - {image.label for image in kept}
     if empty:
         name = min(empty)
         members = {image.name for image in listing.images if image.label == name}
@@ -227,15 +227,15 @@ def _listed(bad: Sequence[BadImage]) -> str:
 
 
 def _usable(
-    listing: Listing, on_bad: OnBad, *, check: bool, workers: int | None, progress: Progress
+    listing: Dataset, on_bad: OnBad, *, check: bool, workers: int | None, progress: Progress
 ) -> Dataset:
     bad = check_images(listing.images, workers=workers, progress=progress) if check else []
-    if not listing.classes:
+    if not listing.class_names:
         raise DataError("there are no images; give at least one for each class")
     return without_bad(listing, bad, on_bad)
 
 
-def _read_memory(source: Any) -> Listing:
+def _read_memory(source: Any) -> Dataset:
     from promptboost.data.memory import read_frame, read_pairs
 
     if hasattr(source, "columns") and hasattr(source, "iloc"):
@@ -248,7 +248,7 @@ def _read_memory(source: Any) -> Listing:
     )
 
 
-def _read_path(path: Path) -> Listing:
+def _read_path(path: Path) -> Dataset:
     if path.is_dir():
         return read_folder(path)
     if not path.exists():

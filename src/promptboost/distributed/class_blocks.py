@@ -32,8 +32,7 @@ from promptboost.boosting.gradient.blocks import (
     Part,
     class_slices,
 )
-from promptboost.boosting.grid import GridRows, from_grid
-from promptboost.boosting.problem import GridPool
+from promptboost.boosting.grid import GridPool, GridRows, from_grid
 from promptboost.distributed.engine import Engine, run_units
 from promptboost.distributed.residents import ResidentLostError, Residents
 from promptboost.distributed.unit import Job, Result, WorkUnit, unit_name

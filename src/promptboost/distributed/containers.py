@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from promptboost.data.dataset import LabelledImage
+from promptboost.data.dataset import LabeledImage
 from promptboost.data.decode import BadImage
 from promptboost.data.manifest import cell_text, split_of
 from promptboost.distributed.storage import FileRefusedError, open_url, reaching
@@ -23,7 +23,7 @@ _LABEL_ENDINGS = ("cls", "txt")
 _IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm")
 _ROWS_AT_ONCE = 64
 
-Read = LabelledImage | BadImage
+Read = LabeledImage | BadImage
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class UnreadImage(BadImage):
     split: str = ""
 
     @classmethod
-    def of(cls, image: LabelledImage, reason: str) -> "UnreadImage":
+    def of(cls, image: LabeledImage, reason: str) -> "UnreadImage":
         """Put it in the place of an image."""
         return cls(image.id, reason, image.label, image.split or "")
 
@@ -136,7 +136,7 @@ def _image_of_sample(sample: Mapping[str, tuple[str, bytes]], name: str) -> Iter
             word = str(about.get("label", "")) if isinstance(about, dict) else ""
         except ValueError:
             word = ""
-    yield LabelledImage(f"{name}/{pixels[0]}", word, pixels[1])
+    yield LabeledImage(f"{name}/{pixels[0]}", word, pixels[1])
 
 
 def _image_of_row(row: Mapping[str, Any], name: str, pixels: str | None, place: str) -> Read:
@@ -149,17 +149,17 @@ def _image_of_row(row: Mapping[str, Any], name: str, pixels: str | None, place: 
     split = split_of(row.get("split"), name)
     called = path if isinstance(path, str) and path else name
     if isinstance(value, bytes):
-        return LabelledImage(called, label, value, split)
+        return LabeledImage(called, label, value, split)
     if not isinstance(path, str) or not path:
         return BadImage(name, "there are neither bytes nor a path in this row")
     if "://" in place and not path.startswith("/") and "://" not in path:
         path = f"{place.rpartition('/')[0]}/{path}"
     elif "://" not in path:
-        return LabelledImage(called, label, Path(place).parent / path, split)
-    return fetched(LabelledImage(called, label, b"", split), path)
+        return LabeledImage(called, label, Path(place).parent / path, split)
+    return fetched(LabeledImage(called, label, b"", split), path)
 
 
-def fetched(image: LabelledImage, url: str) -> Read:
+def fetched(image: LabeledImage, url: str) -> Read:
     """Return an image with the bytes of its file elsewhere, in one request, or what is wrong with it."""
     system, path = open_url(url)
     try:
@@ -169,7 +169,7 @@ def fetched(image: LabelledImage, url: str) -> Read:
         return RefusedImage.of(image, error.reason)
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         return UnreadImage.of(image, error.strerror or str(error) or type(error).__name__)
-    return LabelledImage(image.id, image.label, content, image.split)
+    return LabeledImage(image.id, image.label, content, image.split)
 
 
 def _groups(table: Any, start: int, stop: int) -> tuple[int, list[int]]:

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from promptboost.data import Dataset, LabelledImage
-from promptboost.data.dataset import Listing
+from promptboost.data import Dataset, LabeledImage
 from promptboost.data.decode import BadImage
 from promptboost.data.manifest import MANIFEST_ENDINGS
 from promptboost.data.source import without_bad
@@ -122,13 +121,13 @@ def embed_labeled(
             continue
         if not image.label:
             raise DataError(f"{image.name} has no label, and cannot be measured")
-        labeled = LabelledImage(image.name, image.label, where or b"", image.split or None)
+        labeled = LabeledImage(image.name, image.label, where or b"", image.split or None)
         if image.problem:
             bad_ones.append(BadImage(labeled.name, image.problem))
         small = None if image.no_thumbnail else thumbnails[index].tobytes()
-        images.append(labeled.seen_elsewhere(digests[index].tobytes(), small))
-    listing = Listing.of(images, listing_bad)
-    if not listing.classes:
+        images.append(labeled.with_known(digests[index].tobytes(), small))
+    listing = Dataset.unchecked(images, listing_bad)
+    if not listing.class_names:
         raise DataError("there are no images; give at least one for each class")
     data = without_bad(listing, bad_ones, "skip")
     matrices = tuple(

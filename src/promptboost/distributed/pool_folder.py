@@ -22,9 +22,9 @@ import numpy as np
 from promptboost.boosting import GridPool
 from promptboost.boosting.grid import GridRows
 from promptboost.distributed.engine import Engine, Placement, Say
-from promptboost.encoders.base import Encoder
+from promptboost.encoders.base import Encoder, members_of
 from promptboost.encoders.embedder import Embedder, TextSource
-from promptboost.encoders.group import join, members_of
+from promptboost.encoders.group import join
 from promptboost.errors import EmbeddingError, PoolError
 from promptboost.io import append_bytes, read_bytes
 from promptboost.progress import Progress, no_progress, stage

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from safetensors.numpy import load, save
 
-from promptboost.data.dataset import LabelledImage
+from promptboost.data.dataset import LabeledImage
 from promptboost.data.decode import BadImage
 from promptboost.distributed.containers import (
     Read,
@@ -38,9 +38,8 @@ from promptboost.distributed.shards import read_list
 from promptboost.distributed.storage import Storage, StorageError
 from promptboost.distributed.unit import Result
 from promptboost.encoders.base import UnitRows
-from promptboost.encoders.embedder import Embedder
+from promptboost.encoders.embedder import STORED_AT_ONCE, Embedder, ImageStream, view_keys
 from promptboost.encoders.store import EmbeddingStore, text_key
-from promptboost.encoders.stream import STORED_AT_ONCE, ImageStream, view_keys
 from promptboost.errors import DataError, count
 
 # Files that are on their way from storage elsewhere while others are decoded.
@@ -136,7 +135,7 @@ def _opened(items: Iterable[ImageItem], labelled: bool, lost: Mapping[str, str])
                 if item.name in lost:
                     raise DataError(f"{item.name} cannot be read: {lost[item.name]}")
                 for image in _contained(item, labelled):
-                    if isinstance(image, LabelledImage) and image.id in lost:
+                    if isinstance(image, LabeledImage) and image.id in lost:
                         image = UnreadImage.of(image, lost[image.id])
                     yield image
                 continue
@@ -146,11 +145,11 @@ def _opened(items: Iterable[ImageItem], labelled: bool, lost: Mapping[str, str])
         yield from _drained(waiting)
 
 
-def plain_image() -> LabelledImage:
+def plain_image() -> LabeledImage:
     """Return an image that nothing is wrong with."""
     content = io.BytesIO()
     Image.new("RGB", (64, 64), "grey").save(content, "PNG")
-    return LabelledImage("plain", "", content.getvalue())
+    return LabeledImage("plain", "", content.getvalue())
 
 
 def tried_one_by_one(
@@ -173,7 +172,7 @@ def tried_one_by_one(
             continue
         yield item.name
         for image in open_images([item], labelled=labelled, lost=lost):
-            if item.holds_many and isinstance(image, LabelledImage):
+            if item.holds_many and isinstance(image, LabeledImage):
                 yield image.id
             with suppress(Exception):  # what raises is no riddle: it is a line of its own
                 touch(image)
@@ -201,7 +200,7 @@ def _image(
 ) -> "Read | Future[Read]":
     if item.problem:
         return BadImage(item.name, item.problem)
-    image = LabelledImage(item.name, item.label, Path(item.place), item.split or None)
+    image = LabeledImage(item.name, item.label, Path(item.place), item.split or None)
     if item.name in lost:
         return UnreadImage.of(image, lost[item.name])
     return threads.submit(fetched, image, item.place) if is_url(item.place) else image
@@ -264,7 +263,7 @@ class ImageShardWorker:
                 parts.append(self._embedded([image]))
                 sound += not parts[-1].images[0].problem
             except Exception as fault:
-                assert isinstance(image, LabelledImage)
+                assert isinstance(image, LabeledImage)
                 unread = UnreadImage.of(image, str(fault) or type(fault).__name__)
                 parts.append(self._embedded([unread]))
         if not sound:
@@ -283,7 +282,7 @@ class ImageShardWorker:
         # Where each image of the stream is among all, those that cannot be opened included.
         places: list[int] = []
 
-        def sound() -> Iterator[LabelledImage]:
+        def sound() -> Iterator[LabeledImage]:
             for image in images:
                 if isinstance(image, BadImage):
                     known = image if isinstance(image, UnreadImage) else UnreadImage("", "")

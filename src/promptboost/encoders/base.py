@@ -64,6 +64,11 @@ class Encoder(Protocol):
 ENCODER_PARTS = (*Encoder.__annotations__, "encode_texts", "encode_images", "count_tokens")
 
 
+def members_of(encoder: Encoder) -> tuple[Any, ...]:
+    """Return the encoders of a group, or the encoder itself."""
+    return getattr(encoder, "members", (encoder,))
+
+
 def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     """Take items `size` at a time, reading no further than needed."""
     source = iter(items)

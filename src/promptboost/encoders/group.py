@@ -1,4 +1,4 @@
-"""EncoderGroup: several encoders that are used as one."""
+"""EncoderGroup: several encoders used as one."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from promptboost.encoders.base import Encoder, UnitRows
-from promptboost.encoders.embedder import Embedder
+from promptboost.encoders.base import UnitRows
+from promptboost.encoders.embedder import Embedder, embed_images
 from promptboost.errors import EmbeddingError, SettingError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class EncoderGroup:
     """Several encoders, whose embeddings of the same images or texts are next to each other.
 
-    Each encoder has a block of columns, and all blocks are as wide as the widest: the rest is zero. It
+    Each encoder has a block of columns, and all blocks are as wide as the widest, padded with zeros. It
     implements :class:`~promptboost.encoders.Encoder`, except that each block has length one, not the row.
 
     Parameters
@@ -63,9 +63,7 @@ class EncoderGroup:
         self, images: "Dataset | Sequence[Any]", *, views: int = 0, view_scale: float = 0.5
     ) -> UnitRows:
         """Embed each image and some random crops of it; see :meth:`Embedder.images`."""
-        return join(
-            [member.images(images, views=views, view_scale=view_scale) for member in self.members]
-        )
+        return join(embed_images(self.members, images, views, view_scale))
 
     def originals(self, images: "Dataset | Sequence[Any]") -> UnitRows:
         """Embed each image without crops."""
@@ -110,11 +108,6 @@ def split(rows: NDArray[Any], dims: Sequence[int]) -> list[NDArray[Any]]:
         np.ascontiguousarray(rows[..., number * width : number * width + dim])
         for number, dim in enumerate(dims)
     ]
-
-
-def members_of(encoder: Encoder) -> tuple[Any, ...]:
-    """Return the encoders of a group, or the encoder itself."""
-    return encoder.members if isinstance(encoder, EncoderGroup) else (encoder,)
 
 
 def open_embedder(names: Sequence[str], **options: Any) -> Embedder | EncoderGroup:

@@ -12,7 +12,7 @@ from math import ceil
 from typing import Any, Literal, get_args
 
 from promptboost.errors import PoolError, SettingError
-from promptboost.pool.build import sentences_by_class
+from promptboost.pool.pool import sentences_by_class
 from promptboost.pool.templates import fill
 from promptboost.pool.text import distinct, name_key
 

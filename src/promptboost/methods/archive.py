@@ -1,4 +1,4 @@
-"""FittedMethod classifiers as files: JSON for words and settings, safetensors for vectors, no pickle.
+"""Fitted methods as files: JSON for words and settings, safetensors for vectors, no pickle.
 
 A file names the kind of its classifier. Only kinds that are built in or registered are read, so
 that no file can have code imported.
@@ -95,7 +95,7 @@ def save_fitted(fitted: FittedMethod, folder: str | os.PathLike[str]) -> None:
     json.dumps(record, allow_nan=False)  # what cannot be written is found before anything is
     if arrays:
         write_tensors(path / _ARRAYS_FILE, _ARRAYS, arrays, {"kind": fitted.kind})
-        # Interrupted here, new arrays lie beside an old record: this tells them apart.
+        # Interrupted here, new arrays do not match the old record.
         record["arrays_digest"] = _digest(path / _ARRAYS_FILE)
     # Last: a folder without it holds nothing.
     text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)

@@ -18,7 +18,7 @@ from promptboost.baselines.fitted import LinearClassifier, logit_slopes
 from promptboost.baselines.sentence_means import ZeroShot
 from promptboost.boosting.composition import log_losses
 from promptboost.encoders.base import Encoder
-from promptboost.methods.learnt_tokens import cosine_rate
+from promptboost.methods.learned_tokens import cosine_rate
 from promptboost.pool import PromptPool
 
 Floats = NDArray[Any]

@@ -1,4 +1,4 @@
-"""EFT: what was learnt on one encoder, added to what another sees by itself."""
+"""EFT: the effect of tuning on one encoder, added to the zero-shot logits of another."""
 
 import math
 import os
@@ -17,7 +17,7 @@ from promptboost.errors import EncoderError, FileFormatError, SettingError
 from promptboost.methods.archive import from_record, read_record, to_record
 from promptboost.pool import PLAIN_TEMPLATE
 
-# Arrays of the tuned classifier are kept beside those of the emulated one, which has none.
+# Arrays of the tuned classifier are stored with those of the emulated one, which has none.
 _INSIDE = "tuned."
 
 
@@ -46,7 +46,7 @@ class EmulatedClassifier(FittedMethod):
 
     @property
     def source(self) -> Encoder:
-        """The encoder on which it was learnt; it is needed for every image."""
+        """The encoder on which it was learned; it is needed for every image."""
         return self.tuned.origin.encoder
 
     @cached_property
@@ -58,9 +58,9 @@ class EmulatedClassifier(FittedMethod):
         return self._target_plain.transfer(self.source)
 
     def logits(self, images: Images) -> Logits:
-        """Score images as the target would if it had learnt the same."""
-        learnt = self.tuned.logits(images) - self._source_plain.logits(images)
-        scores = self._target_plain.logits(images) + self.strength * learnt
+        """Score images as the target would if it had learned the same."""
+        learned = self.tuned.logits(images) - self._source_plain.logits(images)
+        scores = self._target_plain.logits(images) + self.strength * learned
         return np.asarray(scores, dtype=np.float32)
 
     def transfer(self, encoder: Encoder) -> "EmulatedClassifier":
@@ -83,7 +83,7 @@ class EmulatedClassifier(FittedMethod):
     def from_state(cls, origin: Origin, fields: Mapping[str, Any], arrays: Arrays) -> Self:
         """Raise an EncoderError: the target alone is not enough."""
         raise EncoderError(
-            f"{origin.method} is emulated and needs two encoders: the one it was learnt on "
+            f"{origin.method} is emulated and needs two encoders: the one it was learned on "
             f"({_source_id(fields)}) and {origin.encoder.id}. Load it with "
             "promptboost.methods.eft.load_emulated(folder, source, target)"
         )
@@ -94,7 +94,7 @@ def emulate(
 ) -> EmulatedClassifier:
     """Carry a classifier to another encoder without its vectors (EFT, re-implemented).
 
-    It asks both encoders about each image: see `encoders_asked`. With `strength` 0 it is the target's
+    It runs both encoders on each image: see `encoders_asked`. With `strength` 0 it is the target's
     zero-shot classifier; the `template` is what both zero-shot classifiers say.
 
     Examples
@@ -120,7 +120,7 @@ def emulate(
 def load_emulated(
     folder: str | os.PathLike[str], source: Encoder, target: Encoder
 ) -> EmulatedClassifier:
-    """Read an emulated classifier, with the encoders it was learnt on and is emulated on.
+    """Read an emulated classifier, with the encoders it was learned on and is emulated on.
 
     Raises a FileFormatError if a file is damaged, holds something else, or is of other encoders.
     """

@@ -109,7 +109,7 @@ def descend(
 
 @dataclass(frozen=True)
 class LPPlusPlus(Method):
-    """A linear probe with rows ``w_k + α_k t_k``: w and α are learnt, the text t_k is not.
+    """A linear probe with rows ``w_k + α_k t_k``: w and α are learned, the text t_k is not.
 
     Re-implemented. Steps are as long as the data allow (:class:`BlendedProbe`), w begins as the sum
     of a class's images and α as one number for all classes, 2.5 times the logit scale times the mean

@@ -21,14 +21,14 @@ from promptboost.baselines.base import (
 )
 from promptboost.baselines.fitted import TextClassifier
 from promptboost.config import BoostConfig
-from promptboost.encoders.base import Encoder
+from promptboost.encoders.base import Encoder, members_of
 from promptboost.encoders.embedder import Embedder
-from promptboost.encoders.group import EncoderGroup, join, members_of
+from promptboost.encoders.group import EncoderGroup, join
 from promptboost.encoders.registry import load_encoder
 from promptboost.errors import FileFormatError, PoolError, SettingError
 from promptboost.model import PromptEnsemble
 from promptboost.pool import PromptPool
-from promptboost.pool.combination import of_sources
+from promptboost.pool.pool import of_sources
 from promptboost.training import Fitted, PoolRows, PoolTexts, Trainer
 from promptboost.training.examples import Examples
 from promptboost.training.learner import OnRound
@@ -134,7 +134,7 @@ class Boosting(BoostConfig, Method):
 
 @dataclass(frozen=True)
 class ResidualClassifier(TextClassifier):
-    """A text and what the images taught beside it, which stays behind when the text moves."""
+    """A text and its residual, which does not transfer."""
 
     kind: ClassVar[str] = "text+residual"
     residual: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))

@@ -30,7 +30,7 @@ from promptboost.encoders.openclip.deep_prompts import (
 )
 from promptboost.errors import DataError, EncoderError, FileFormatError, SettingError
 from promptboost.methods.eft import EmulatedClassifier, emulate
-from promptboost.methods.learnt_tokens import cosine_rate
+from promptboost.methods.learned_tokens import descend
 from promptboost.pool import PromptPool
 
 if TYPE_CHECKING:
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 _ARRAYS = ("class_rows", "text_prompts", "vision_prompts")
 # As the method's authors have them.
 _CROP_SCALE = (0.08, 1.0)
-_WARM_UP = 1e-5
-_MOMENTUM = 0.9
-_WEIGHT_DECAY = 5e-4
 
 
 @dataclass(frozen=True)
@@ -120,7 +117,7 @@ class PromptedClassifier(FittedMethod):
 
 @dataclass(frozen=True)
 class PromptSRC(Method):
-    """Learnt tokens in the first layers of both towers of a ViT; the towers stay as they are.
+    """Learned tokens in the first layers of both towers of a ViT; the towers stay as they are.
 
     Re-implemented. The loss is :class:`SelfConsistency`. The classes of the frozen model are the
     means of the pool's templates (the authors take sixty). Trained by SGD with momentum 0.9 and
@@ -237,33 +234,25 @@ class PromptSRC(Method):
             vision_tokens=self.vision_tokens,
         )
         loss = SelfConsistency(scale, self.text_weight, self.image_weight)
-        learnt = [t.detach().clone().requires_grad_() for t in (start.text, start.vision)]
-        means = [torch.zeros_like(t, requires_grad=False) for t in learnt]
-        optimizer = torch.optim.SGD(learnt, momentum=_MOMENTUM, weight_decay=_WEIGHT_DECAY)
+        learned = [t.detach().clone().requires_grad_() for t in (start.text, start.vision)]
+        means = [torch.zeros_like(t, requires_grad=False) for t in learned]
         weights = epoch_weights(self.epochs, self.mean, self.std)
+
+        def value(pixels: "Tensor", labels: "Tensor") -> "Tensor":
+            # Differences of rows are too small for half precision.
+            frozen = Seen(frozen_texts, towers.frozen_image_rows(pixels).float())
+            texts = towers.text_rows(classes, learned[0]).float()
+            rows = towers.image_rows(pixels, learned[1]).float()
+            return loss(Seen(texts, rows), frozen, labels.to(texts.device))
+
         losses = []
-        for epoch in range(self.epochs):
-            rate = cosine_rate(epoch, self.epochs, self.learning_rate, _WARM_UP)
-            optimizer.param_groups[0]["lr"] = rate
-            steps = []
-            for pixels, labels in images.batches(epoch, self.batch_size):
-                # Differences of rows are too small for half precision.
-                frozen = Seen(frozen_texts, towers.frozen_image_rows(pixels).float())
-                texts = towers.text_rows(classes, learnt[0]).float()
-                rows = towers.image_rows(pixels, learnt[1]).float()
-                value = loss(Seen(texts, rows), frozen, labels.to(texts.device))
-                optimizer.zero_grad()
-                value.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                steps.append(value.item())
-            losses.append(float(np.mean(steps)))
-            if not (np.isfinite(losses[-1]) and all(bool(t.isfinite().all()) for t in learnt)):
-                raise SettingError(
-                    f"the loss of promptsrc is no longer a number in epoch {epoch + 1}: try a lower "
-                    f"rate, such as promptsrc?learning_rate={self.learning_rate / 10:g}"
-                )
-            for mean, tensor in zip(means, learnt, strict=True):
-                mean += float(weights[epoch]) * tensor.detach()
+        epochs = descend(
+            self, learned, value, lambda epoch: images.batches(epoch, self.batch_size), self.epochs
+        )
+        for weight, mean_loss in zip(weights, epochs, strict=True):
+            losses.append(mean_loss)
+            for mean, tensor in zip(means, learned, strict=True):
+                mean += float(weight) * tensor.detach()
         return DeepPrompts(*means), losses
 
 
@@ -327,7 +316,7 @@ class TrainingImages:
         """Return the images of an epoch in random order.
 
         An incomplete last batch is left out, unless it is the only one, as in
-        :class:`~promptboost.methods.learnt_tokens.TrainingRows`.
+        :class:`~promptboost.methods.learned_tokens.TrainingRows`.
         """
         import torch
 

@@ -23,7 +23,7 @@ from promptboost.baselines.base import (
 from promptboost.baselines.fitted import logit_slopes
 from promptboost.baselines.sentence_means import ZeroShot
 from promptboost.boosting.composition import log_losses
-from promptboost.boosting.gradient.scale import dealt
+from promptboost.boosting.scale import dealt
 from promptboost.encoders.base import Encoder, unit_rows
 from promptboost.errors import FileFormatError, LabelError
 from promptboost.pool import PromptPool
@@ -35,10 +35,10 @@ ALPHAS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 #: What is tried for how near a key has to be to count; the paper has 5.5, its released settings begin at 1.
 BETAS = (0.5, 1.0, 2.0, 4.0, 5.5, 8.0, 12.0, 16.0, 24.0, 32.0)
 
-#: Where a class has one image only, nothing can be set aside to choose by. The paper's, for CLIP.
+#: Where a class has one image only, no image can be held out. The paper's, for CLIP.
 FIXED_ALPHA, FIXED_BETA = 1.0, 5.5
 
-#: Of the tuning, and from which the best is chosen where images can be set aside.
+#: Of the tuning, and from which the best is chosen where images can be held out.
 EPOCHS = 20
 
 _FOLDS = 3
@@ -50,7 +50,8 @@ _LOUDNESS = np.geomspace(0.1, 10.0, 9, dtype=np.float32)
 class Cache:
     """Keys (rows of images), the classes they speak for, and the two numbers of the formula.
 
-    α is the weight of the cache beside the text, β how fast a key's say falls off with its distance.
+    α is the weight of the cache relative to the text, β how fast the influence of a key falls with its
+    distance.
     """
 
     keys: Floats
@@ -158,15 +159,15 @@ def _tuned(
     rng = np.random.default_rng(seed)
     count, n_views = views.shape[:2]
     batches = range(0, count, batch)
-    optimiser = _AdamW(cache.keys, step, steps=epochs * len(batches))
+    optimizer = _AdamW(cache.keys, step, steps=epochs * len(batches))
     for _ in range(epochs):
         order = rng.permutation(count)
         seen = views[np.arange(count), rng.integers(n_views, size=count)]
         for start in batches:
             at = order[start : start + batch]
-            now = replace(cache, keys=optimiser.values)
-            optimiser.move(gradient(now, seen[at], text, cache.labels[at]))
-        yield replace(cache, keys=optimiser.values)
+            now = replace(cache, keys=optimizer.values)
+            optimizer.move(gradient(now, seen[at], text, cache.labels[at]))
+        yield replace(cache, keys=optimizer.values)
 
 
 def choose_epoch(
@@ -178,7 +179,7 @@ def choose_epoch(
     step: float = 0.001,
     seed: int = 0,
 ) -> int:
-    """Choose after which epoch tuning should end, by images set aside; the last where a class has one.
+    """Choose after which epoch tuning should end, by held-out images; the last where a class has one.
 
     The rest of the images are tuned as a cache of their own, as loud as the whole one. The log loss
     decides, at the loudness that suits each epoch: how many are right differs little from one to the next.
@@ -196,7 +197,7 @@ def choose_epoch(
         path = _tuned(smaller, views[rest], text, EPOCHS, batch, step, seed)
         for epoch, now in enumerate(path):
             logits[epoch, aside] += now.scores(views[aside, 0])
-    costs = [_cost(one, cache.labels, by_loss=True) for one in logits]
+    costs = [_cost(epoch_logits, cache.labels, by_loss=True) for epoch_logits in logits]
     return costs.index(min(costs)) + 1
 
 
@@ -327,7 +328,7 @@ class TipAdapter(Method):
         ZeroShot(self.template).check(shots, pool, encoder)
 
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> CacheClassifier:
-        """Fill the cache, choose its two numbers, and tune its keys if asked to."""
+        """Fill the cache, choose its two numbers, and perhaps tune its keys."""
         self.check(shots, pool, encoder)
         rows = ZeroShot(self.template).fit(shots, pool, encoder).rows
         views = shots.images.views(encoder)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from promptboost.lazy import on_first_use
-from promptboost.model.ensemble import LearntOn, PromptEnsemble, Round
+from promptboost.model.ensemble import EncoderRecord, PromptEnsemble, Round
 from promptboost.model.schema import json_schema
 
 if TYPE_CHECKING:
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from promptboost.model.head import Head
 
 __all__ = [
-    "LearntOn",
+    "EncoderRecord",
     "PromptClassifier",
     "PromptEnsemble",
     "Round",

@@ -17,11 +17,10 @@ import msgspec
 
 from promptboost.errors import LabelError, PoolError, SettingError, few
 from promptboost.model import schema
-from promptboost.pool.names import check_class_names
-from promptboost.pool.text import clean, name_key
+from promptboost.pool.text import check_class_names, clean, name_key
 
 if TYPE_CHECKING:
-    from promptboost.model.ensemble import LearntOn, PromptEnsemble
+    from promptboost.model.ensemble import EncoderRecord, PromptEnsemble
 
 Bank = Mapping[str, int]
 Banks = Mapping[str, Bank]
@@ -63,7 +62,7 @@ def merge(first: "PromptEnsemble", *others: "PromptEnsemble") -> "PromptEnsemble
     )
 
 
-def _common_encoders(ensembles: tuple["PromptEnsemble", ...]) -> "tuple[LearntOn, ...]":
+def _common_encoders(ensembles: tuple["PromptEnsemble", ...]) -> "tuple[EncoderRecord, ...]":
     """Return the further encoders if all ensembles have the same, each with its lowest logit scale."""
     ids = ([(e.id, e.fingerprint) for e in ensemble.encoders] for ensemble in ensembles)
     if _agreed(ids) is None:

@@ -85,7 +85,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class LearntOn:
+class EncoderRecord:
     """An encoder that a text was learned on.
 
     Parameters
@@ -101,7 +101,7 @@ class LearntOn:
 
     Examples
     --------
-    >>> LearntOn("fake:32-0", logit_scale=30.0).id
+    >>> EncoderRecord("fake:32-0", logit_scale=30.0).id
     'fake:32-0'
     """
 
@@ -111,14 +111,14 @@ class LearntOn:
     encoder_logit_scale: float | None = None
 
     @classmethod
-    def of(cls, encoder: "Encoder") -> "LearntOn":
+    def of(cls, encoder: "Encoder") -> "EncoderRecord":
         """Describe an encoder before the fit."""
         return cls(encoder.id, encoder.fingerprint, encoder_logit_scale=encoder.logit_scale)
 
-    def checked(self, where: str) -> "LearntOn":
+    def checked(self, where: str) -> "EncoderRecord":
         """Check the fields; return them as plain types."""
         fingerprint = self.fingerprint
-        return LearntOn(
+        return EncoderRecord(
             schema.as_text(self.id, f"{where}.id"),
             None if fingerprint is None else schema.as_text(fingerprint, f"{where}.fingerprint"),
             *(
@@ -166,7 +166,7 @@ class PromptEnsemble:
         fit. None in ensembles of earlier versions: then it is the encoder's own.
     encoder_logit_scale : float, optional
         The factor of the encoder of the fit: see :meth:`logit_scale_on`.
-    further_encoders : sequence of LearntOn
+    further_encoders : sequence of EncoderRecord
         The other encoders, where it was fitted on several.
 
     Examples
@@ -198,7 +198,7 @@ class PromptEnsemble:
     sample_weights: Mapping[str, float] = field(default_factory=dict, compare=False)
     logit_scale: float | None = None
     encoder_logit_scale: float | None = None
-    further_encoders: tuple[LearntOn, ...] = ()
+    further_encoders: tuple[EncoderRecord, ...] = ()
     _earlier_fingerprint: str | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -224,8 +224,8 @@ class PromptEnsemble:
             ),
         }
         further = schema.as_sequence(self.further_encoders, schema.FURTHER)
-        if not all(isinstance(encoder, LearntOn) for encoder in further):
-            raise InputError(f"{schema.FURTHER}: must be a list of LearntOn objects.")
+        if not all(isinstance(encoder, EncoderRecord) for encoder in further):
+            raise InputError(f"{schema.FURTHER}: must be a list of EncoderRecord objects.")
         if further and self.encoder_id is None:
             raise SettingError("encoder_id: is missing, the first of several encoders.")
         clean[schema.FURTHER] = tuple(
@@ -281,11 +281,11 @@ class PromptEnsemble:
         return dict(sorted(weights.items(), key=lambda pair: (-pair[1], pair[0])))
 
     @property
-    def encoders(self) -> tuple[LearntOn, ...]:
+    def encoders(self) -> tuple[EncoderRecord, ...]:
         """The encoders it was fitted on, the first one first; none where that is not known."""
         if self.encoder_id is None:
             return ()
-        first = LearntOn(
+        first = EncoderRecord(
             self.encoder_id, self.encoder_fingerprint, self.logit_scale, self.encoder_logit_scale
         )
         return (first, *self.further_encoders)
@@ -346,7 +346,7 @@ class PromptEnsemble:
         fields = read_record(text)
         try:
             rounds = tuple(Round(**record) for record in fields.pop("rounds"))
-            further = tuple(LearntOn(**record) for record in fields.pop(schema.FURTHER, ()))
+            further = tuple(EncoderRecord(**record) for record in fields.pop(schema.FURTHER, ()))
             ensemble = cls(rounds=rounds, further_encoders=further, **fields)
         except InputError as error:
             raise FileFormatError(str(error)) from error
@@ -421,7 +421,7 @@ class PromptEnsemble:
         encoder : Encoder, optional
             The encoder whose embeddings `source` returns, if `source` is not an encoder.
         """
-        from promptboost.model.vectors import embed
+        from promptboost.model.head import embed
 
         return embed(self, source, encoder)
 

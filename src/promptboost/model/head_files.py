@@ -26,8 +26,7 @@ from promptboost.errors import (
 )
 from promptboost.io import FIRST, load_json, read_text, write_json
 from promptboost.model.ensemble import PromptEnsemble
-from promptboost.model.head import Head
-from promptboost.model.vectors import head_of
+from promptboost.model.head import Head, head_of
 
 #: Digests of the residuals, and under "heads" the balances, by name of the head file.
 RESIDUAL_FILE = "residual.json"

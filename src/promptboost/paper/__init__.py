@@ -1,1 +1,1 @@
-"""The paper, table by table: what it says it found, to set beside what is found here."""
+"""The paper, table by table: its numbers and those measured here."""

@@ -26,8 +26,8 @@ _COMPARED = ("views_per_round", "max_copies", "sources")
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """A claim, what the cells say about it, and how sure that is."""
+class Judgment:
+    """A claim, the measured difference, and its interval."""
 
     claim: str
     measured: str  # what was compared
@@ -38,7 +38,7 @@ class Judgement:
     pairs: int = 0  # data sets times seeds
 
     def record(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return a JSON-serializable record."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -71,15 +71,15 @@ def interval(values: Sequence[float], looks: int = 1) -> tuple[float, float]:
     return mean - reach, mean + reach
 
 
-def judge(claim: str, measured: str, differences: Differences, looks: int = 1) -> Judgement:
+def judge(claim: str, measured: str, differences: Differences, looks: int = 1) -> Judgment:
     """Judge a claim that differences are above zero; it may be the worst of several `looks`."""
     values = [100 * float(np.mean(pairs)) for pairs in differences.values()]
     if len(values) < FEWEST:
         have = f"{measured}: {len(values)} pairs of data set and seed, and {FEWEST} are needed"
-        return Judgement(claim, have, "not enough data", pairs=len(values))
+        return Judgment(claim, have, "not enough data", pairs=len(values))
     low, high = interval(values, looks)
     verdict: Verdict = "holds" if low > 0 else "does not hold" if high < 0 else "not enough data"
-    return Judgement(claim, measured, verdict, float(np.mean(values)), low, high, len(values))
+    return Judgment(claim, measured, verdict, float(np.mean(values)), low, high, len(values))
 
 
 class Evidence:
@@ -171,7 +171,7 @@ def _add(differences: Differences, line: Result, value: float) -> None:
     differences.setdefault((line["dataset"], line["seed"]), []).append(value)
 
 
-def judge_claims(lines: Iterable[Result]) -> list[Judgement]:
+def judge_claims(lines: Iterable[Result]) -> list[Judgment]:
     """Judge the nine claims from what is there."""
     cells = Evidence(lines)
     judged = [
@@ -236,7 +236,7 @@ def _turned(differences: Differences) -> Differences:
     return {name: [-value for value in values] for name, values in differences.items()}
 
 
-def _brittle(cells: Evidence) -> Judgement:
+def _brittle(cells: Evidence) -> Judgment:
     """Judge emulated fine-tuning by the target it does worst on: it should be below zero-shot there."""
     looks = [(method, on) for method in ("coop", "promptsrc") for on in cells.targets(method)]
     found = [
@@ -249,21 +249,23 @@ def _brittle(cells: Evidence) -> Judgement:
         for method, on in looks
     ]
     claim = "Emulated fine-tuning is brittle"
-    decided = [one for one in found if one.difference is not None]
+    decided = [judgment for judgment in found if judgment.difference is not None]
     if not decided:
         have = "no cells of CoOp+EFT or PromptSRC+EFT with enough pairs on one target"
-        return Judgement(claim, have, "not enough data")
-    return replace(max(decided, key=lambda one: one.difference or 0.0), claim=claim)
+        return Judgment(claim, have, "not enough data")
+    return replace(max(decided, key=lambda judgment: judgment.difference or 0.0), claim=claim)
 
 
-def _all_of(claim: str, parts: Sequence[Judgement]) -> Judgement:
-    """Judge a claim of several parts: by the one that is furthest from holding."""
+def _all_of(claim: str, parts: Sequence[Judgment]) -> Judgment:
+    """Judge a claim of several parts: by the judgment that is furthest from holding."""
     # A part that nothing was measured of is left to those who have it, unless nothing else is there.
-    there = [one for one in parts if one.pairs] or list(parts)
+    there = [judgment for judgment in parts if judgment.pairs] or list(parts)
     order: list[Verdict] = ["does not hold", "not enough data", "holds"]
-    worst = min(there, key=lambda one: (order.index(one.verdict), one.low or 0.0))
+    worst = min(there, key=lambda judgment: (order.index(judgment.verdict), judgment.low or 0.0))
     lacking = [
-        one.measured.partition(":")[0] for one in parts if not one.pairs and one not in there
+        judgment.measured.partition(":")[0]
+        for judgment in parts
+        if not judgment.pairs and judgment not in there
     ]
     measured = worst.measured + (f" (nothing of: {', '.join(lacking)})" if lacking else "")
     return replace(worst, claim=claim, measured=measured)

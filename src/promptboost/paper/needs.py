@@ -8,23 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from promptboost.compare.cells import Notebook
+from promptboost.compare.cells import ResultLog
 from promptboost.compare.method_code import code_of
 from promptboost.data.benchmarks.registry import BENCHMARKS
 from promptboost.encoders.registry import MODELS, load_encoder
 from promptboost.encoders.trust import check_trusted
 from promptboost.errors import PromptBoostError
 from promptboost.methods import make_method
-from promptboost.paper.experiment import (
+from promptboost.paper.plans import CellSpec, PaperPlan
+from promptboost.paper.runner import (
     CELLS,
     PaperCell,
     PaperRequest,
     find_data,
     find_sentences,
 )
-from promptboost.paper.plans import PaperPlan
 
-_PROBED = 8  # images, and texts, by which an encoder's speed is told
+_PROBED = 8  # images, and texts, to measure the speed of an encoder
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class DataNeed:
     images: int | None  # None where that is not known
     test_images: int | None
     classes: int | None
-    held_apart: int | None = None  # test images that are never learnt from
+    held_apart: int | None = None  # test images that are never learned from
     data: str = ""  # why the images are not there, or nothing
     sentences: str = ""  # why the sentences are not there, or nothing
     prompts: int | None = None  # of all classes
@@ -51,7 +51,7 @@ class EncoderNeed:
     bytes: int | None  # of their rows
     stored: int  # rows of it in the store, of whatever
     missing: str = ""  # why it cannot be used here, or nothing
-    seconds: float | None = None  # to embed all that; None where it cannot be told
+    seconds: float | None = None  # to embed all that; None if unknown
 
 
 @dataclass(frozen=True)
@@ -71,30 +71,29 @@ class Needs:
     fit_seconds: float | None  # of the fits that are missing, by those that are there
 
     def record(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return a JSON-serializable record."""
         return asdict(self)
 
     @property
     def bytes(self) -> int:
         """Room for the embeddings, of encoders whose width is known."""
-        return sum(one.bytes or 0 for one in self.encoders)
+        return sum(encoder.bytes or 0 for encoder in self.encoders)
 
 
-def tell_needs(plans: Sequence[PaperPlan], request: PaperRequest, *, probe: bool = True) -> Needs:
+def find_needs(plans: Sequence[PaperPlan], request: PaperRequest, *, probe: bool = True) -> Needs:
     """Count what some plans need; `probe` opens encoders that are here to see how fast they are."""
-    cells = {(plan.source, *cell) for plan in plans for cell in plan.cells()}
-    fits = {(source, *cell[:4]) for source, *cell in cells if cell[2]}
+    cells = {cell._replace(pair=None) for plan in plans for cell in plan.cells()}
+    fits = {cell.home for cell in cells if cell.shots}
     datasets = dict.fromkeys(name for plan in plans for name in plan.datasets)
     data = {name: _data_need(name, request) for name in datasets}
     names = dict.fromkeys(name for plan in plans for name in plan.encoders)
-    wanted = {(dataset, method, shots, seed, on) for _, dataset, method, shots, seed, on in cells}
-    there = _kept(request, wanted)
+    there = _kept(request, {cell[:5] for cell in cells})
     return Needs(
         tuple(plan.name for plan in plans),
         tuple(dict.fromkeys(name for plan in plans for name in plan.methods)),
         tuple(sorted({k for plan in plans for k in plan.shots})),
         tuple(sorted({seed for plan in plans for seed in plan.seeds})),
-        max(request.views_for(method) for _, _, method, *_ in cells),
+        max(request.views_for(cell.method) for cell in cells),
         len(fits),
         len(cells),
         len(there),
@@ -109,9 +108,9 @@ _WHICH = ("dataset", "method", "shots", "seed", "on")
 
 def _kept(request: PaperRequest, wanted: Collection[tuple[Any, ...]]) -> list[dict[str, Any]]:
     """Return the results of wanted cells, one of each, that the same code and crops made."""
-    book = Notebook(request.out / CELLS, PaperCell)
+    log = ResultLog(request.out / CELLS, PaperCell)
     found = {}
-    for line in book.results(book):
+    for line in log.results(log):
         which = tuple(line[key] for key in _WHICH)
         if which in wanted:
             method = line["method"]
@@ -145,7 +144,7 @@ def _data_need(name: str, request: PaperRequest) -> DataNeed:
             from promptboost.pool.sources import pool_for
 
             pool = pool_for(FitConfig(prompts=found), name, names)
-            prompts = sum(len(pool.prompts(one)) for one in names)
+            prompts = sum(len(pool.prompts(class_name)) for class_name in names)
     except PromptBoostError as error:
         lacking = str(error)
     return DataNeed(name, images, test, classes, apart, missing, lacking, prompts)
@@ -153,28 +152,29 @@ def _data_need(name: str, request: PaperRequest) -> DataNeed:
 
 def _encoder_need(
     name: str,
-    cells: Iterable[tuple[Any, ...]],
+    cells: Iterable[CellSpec],
     data: dict[str, DataNeed],
     request: PaperRequest,
     *,
     probe: bool,
 ) -> EncoderNeed:
-    here = [cell for cell in cells if name in (cell[0], cell[-1])]
-    tested = {cell[1] for cell in here}
-    images = sum(data[one].test_images or 0 for one in tested)
+    here = [cell for cell in cells if name in (cell.source, cell.on)]
+    tested = {cell.dataset for cell in here}
+    images = sum(data[dataset].test_images or 0 for dataset in tested)
     # Draws by data set and number of crops; an image in several of them is embedded once.
     draws: dict[tuple[str, int], set[tuple[int, int]]] = {}
-    for source, dataset, method, shots, seed, _ in here:
-        if source == name and shots:
-            draws.setdefault((dataset, request.views_for(method)), set()).add((shots, seed))
-    learnt: dict[str, int] = {}
+    for cell in here:
+        if cell.source == name and cell.shots:
+            views = request.views_for(cell.method)
+            draws.setdefault((cell.dataset, views), set()).add((cell.shots, cell.seed))
+    learned: dict[str, int] = {}
     for (dataset, views), drawn in draws.items():
         need = data[dataset]
         number = (need.classes or 0) * sum(shots for shots, _ in drawn)
         number = min(number, (need.images or number) - (need.held_apart or 0))
-        learnt[dataset] = max(learnt.get(dataset, 0), number * (1 + views))
-    images += sum(learnt.values())
-    texts = sum(data[dataset].prompts or 0 for dataset in learnt)
+        learned[dataset] = max(learned.get(dataset, 0), number * (1 + views))
+    images += sum(learned.values())
+    texts = sum(data[dataset].prompts or 0 for dataset in learned)
     dim = {record.name: record.dim for record in MODELS}.get(name)
     stored = _stored(name) if request.cache else 0
     missing, seconds = "", None
@@ -216,7 +216,7 @@ def _speed(name: str, device: str | None) -> tuple[tuple[float, float], int]:
     return (taken[0], taken[1]), encoder.dim
 
 
-def _fit_seconds(fits: Iterable[tuple[Any, ...]], there: Sequence[dict[str, Any]]) -> float | None:
+def _fit_seconds(fits: Iterable[CellSpec], there: Sequence[dict[str, Any]]) -> float | None:
     """Return how long the missing fits take, where each method has some results to go by."""
     by_method: dict[str, list[float]] = {}
     done = set()
@@ -224,12 +224,12 @@ def _fit_seconds(fits: Iterable[tuple[Any, ...]], there: Sequence[dict[str, Any]
         if line["shots"] and line["on"] == line["encoder"]:
             if line["seconds"] is not None:
                 by_method.setdefault(line["method"].partition("?")[0], []).append(line["seconds"])
-            done.add((line["encoder"], *(line[key] for key in _WHICH[:4])))
+            done.add(tuple(line[key] for key in _WHICH))
     total = 0.0
     for fit in fits:
-        if fit in done:
+        if fit[:5] in done:
             continue
-        seconds = by_method.get(fit[2].partition("?")[0])
+        seconds = by_method.get(fit.method.partition("?")[0])
         if seconds is None:
             return None
         total += float(np.median(seconds))  # the first one may have embedded the pool

@@ -5,11 +5,14 @@ with.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
+from promptboost.config import FitConfig
 from promptboost.data.benchmarks import BENCHMARKS
 from promptboost.encoders.registry import MODELS
+from promptboost.errors import SettingError
+from promptboost.methods import make_method
 from promptboost.paper.published import AVERAGE, Entry, entries, find_entry, groups
 
 #: The numbers of shots that the paper measures at, and its draws.
@@ -66,46 +69,20 @@ _LENGTHS = {
 
 @dataclass(frozen=True)
 class Slot:
-    """One number: where it stands, and what it is the mean of.
-
-    Attributes
-    ----------
-    row, column : tuple of str, str
-        Where it stands in the table.
-    method : str
-        A key of :data:`TITLES`.
-    shots : int
-        0 for what does not learn.
-    target : str
-        The encoder it is measured on, or a group's name as the published numbers have it.
-    encoders : tuple of str
-        The encoders it is the mean over: the target, or the group's members.
-    datasets : tuple of str
-        The data sets it is the mean over; one for a number of a single data set.
-    dataset : str
-        That data set, or :data:`AVERAGE`.
-    query : str
-        Settings of the method, as :func:`~promptboost.methods.make_method` reads them.
-    setting : str
-        The same as the published numbers spell it.
-    rounds : int or None
-        Measure after this many rounds of the same fit.
-    on_shots : bool
-        Measure on the images it learnt from.
-    """
+    """One number: its position in the table, and what it is the mean of."""
 
     row: tuple[str, ...]
     column: str
-    method: str
-    shots: int
-    target: str
-    encoders: tuple[str, ...]
+    method: str  # a key of TITLES
+    shots: int  # 0 for zero-shot methods
+    target: str  # the encoder to measure with, or a group
+    encoders: tuple[str, ...]  # the target, or the members of the group
     datasets: tuple[str, ...]
-    dataset: str = AVERAGE
-    query: str = ""
-    setting: str = ""
-    rounds: int | None = None
-    on_shots: bool = False
+    dataset: str = AVERAGE  # the data set, if there is only one
+    query: str = ""  # settings of the method
+    setting: str = ""  # the same, as the published numbers spell it
+    rounds: int | None = None  # measure after this many rounds of the same fit
+    on_shots: bool = False  # measure on the training images
     changed: tuple[str, ...] = ()  # how it differs from what the paper measured
 
     def spelling(self, dataset: str) -> str:
@@ -130,6 +107,23 @@ class Slot:
     @property
     def _settings(self) -> dict[str, str]:
         return dict(part.partition("=")[::2] for part in self.query.split("&"))
+
+
+class CellSpec(NamedTuple):
+    """One fit, measured on one encoder."""
+
+    dataset: str
+    method: str  # with its settings
+    shots: int
+    seed: int
+    on: str  # the encoder that it is measured on
+    source: str  # the encoder to fit with
+    pair: tuple[str, str] | None = None  # the two classes, if not all
+
+    @property
+    def home(self) -> "CellSpec":
+        """The cell of the fit; zero-shot methods have no other."""
+        return self._replace(on=self.source) if make_method(self.method).learns else self
 
 
 @dataclass(frozen=True)
@@ -172,17 +166,19 @@ class PaperPlan:
         """The numbers of shots it needs."""
         return tuple(sorted({slot.shots for slot in self.slots} - {0}))
 
-    def cells(self) -> Iterator[tuple[str, str, int, int, str]]:
-        """Name each fit and measurement once: data set, method, shots, seed, encoder."""
-        seen: set[tuple[str, str, int, int, str]] = set()
-        for slot in self.slots:
-            for dataset in slot.datasets:
-                for on in slot.encoders:
-                    for seed in self.seeds if slot.shots else (0,):
-                        cell = dataset, slot.spelling(dataset), slot.shots, seed, on
-                        if cell not in seen:
-                            seen.add(cell)
-                            yield cell
+    def cells(self) -> list[CellSpec]:
+        """Return the cells it needs, each once."""
+        return list(
+            dict.fromkeys(
+                CellSpec(
+                    dataset, slot.spelling(dataset), slot.shots, seed, on, self.source, self.pair
+                )
+                for slot in self.slots
+                for dataset in slot.datasets
+                for on in slot.encoders
+                for seed in (self.seeds if slot.shots else (0,))
+            )
+        )
 
 
 #: What a row calls a target, its name among the published numbers, and its encoders.
@@ -204,7 +200,7 @@ def _main(source: str, methods: Sequence[str], shots: Sequence[int]) -> tuple[Sl
 
 
 def _transfer(targets: Iterable[Target], methods: Sequence[str]) -> tuple[Slot, ...]:
-    """Lay targets out below each other, shots beside each other; zero-shot is the same at each."""
+    """Return one row per target and one column per number of shots; zero-shot is the same in each."""
     return tuple(
         Slot((title, TITLES[method]), str(k), method, k if learns else 0, target, members, ELEVEN)
         for title, target, members in targets
@@ -254,7 +250,7 @@ def _source_and_groups() -> list[Target]:
 
 
 def _curves(settings: Iterable[tuple[str, str, str]]) -> tuple[Slot, ...]:
-    """Lay settings of boosting out below each other, shots beside each other."""
+    """Return one row per setting of boosting and one column per number of shots."""
     return tuple(
         Slot((row,), str(k), "tpb", k, VIT_B, (VIT_B,), ELEVEN, query=query, setting=setting)
         for row, query, setting in settings
@@ -265,7 +261,7 @@ def _curves(settings: Iterable[tuple[str, str, str]]) -> tuple[Slot, ...]:
 def _columns(
     targets: Iterable[Target], columns: Sequence[tuple[str, str, str, str]]
 ) -> tuple[Slot, ...]:
-    """Lay targets out below each other, and (title, method, query, setting) at 16 shots beside."""
+    """Return one row per target and one column per (title, method, query, setting), at 16 shots."""
     return tuple(
         Slot(
             *((row,), title, method, 0 if method == "zero-shot" else 16, target, members, ELEVEN),
@@ -278,7 +274,7 @@ def _columns(
 
 
 def _rounds() -> tuple[Slot, ...]:
-    """Measure after every round, on the test images and on those it learnt from."""
+    """Measure after every round, on the test images and on those it learned from."""
     return tuple(
         Slot(
             *((part, what), str(number), "tpb", 1, VIT_B, (VIT_B,), ("stanford_cars",)),
@@ -415,3 +411,184 @@ def find_plan(name: str) -> PaperPlan:
     ('ZS-CLIP', 'PEZ', 'TPB')
     """
     return PLANS[find_entry(name).name]
+
+
+@dataclass(frozen=True)
+class PaperChoice:
+    """Changes to what the paper measured; empty is as in the paper."""
+
+    datasets: tuple[str, ...] = ()
+    shots: tuple[int, ...] = ()
+    seeds: tuple[int, ...] = ()
+    methods: tuple[str, ...] = ()  # perhaps with settings
+    encoder: str = ""
+    transfers: tuple[str, ...] = ()
+    views: int | None = None  # crops of an image that are kept
+    queries: dict[str, str] = field(init=False)  # method → settings
+
+    def __post_init__(self) -> None:
+        queries: dict[str, str] = {}
+        titles = {title.casefold(): name for name, title in TITLES.items()}
+        for text in self.methods:
+            typed, _, query = text.partition("?")
+            name = titles.get(typed.casefold(), typed.casefold())
+            if name not in TITLES and f"{name}+eft" not in TITLES:
+                raise SettingError(
+                    f"the paper has no method {typed!r}; it has {', '.join(TITLES.values())}"
+                )
+            queries[name.removesuffix("+eft")] = query
+        object.__setattr__(self, "queries", queries)
+
+    def views_kept(self, views_per_round: int) -> int:
+        """Return how many crops of an image are kept for rounds that see so many of them."""
+        if self.views is not None:
+            return self.views
+        return FitConfig().views if self.encoder else max(VIEWS, views_per_round)
+
+
+def chosen(plan: PaperPlan, choice: PaperChoice) -> PaperPlan:
+    """Return a plan with changes; slots that are no longer the paper's have the reasons.
+
+    Data sets, methods and seeds are narrowed, or replaced by others. So are shots; where a plan has none
+    of the chosen ones, its smallest and largest become the smallest and largest of them. One encoder
+    stands for the one to learn with, and the transfers for all targets together.
+    """
+    shots = _shots_by_plan(plan, choice.shots)
+    slots: dict[tuple[tuple[str, ...], str], Slot] = {}
+    for slot in plan.slots:
+        base = slot.method.removesuffix("+eft")
+        if choice.queries and base not in choice.queries:
+            continue
+        # Zero-shot methods have a number in the column of each number of shots.
+        named = int(slot.column) if slot.column.isdigit() and slot.rounds is None else slot.shots
+        if slot.shots not in shots or named not in shots:
+            continue
+        datasets = _with_datasets(slot, plan, choice.datasets)
+        for new in (new for other in datasets for new in _with_encoders(other, plan, choice)):
+            new = _with_query(new, choice.queries.get(base, ""))
+            new = _with_views(_with_shots(new, named, shots[named]), choice)
+            if new.rounds is None or new.rounds <= new.rounds_of_fit:
+                slots.setdefault((new.row, new.column), new)
+    source = choice.encoder or plan.source
+    seen = {name for slot in slots.values() for name in slot.encoders}
+    others = ", ".join(name for name in choice.transfers if name in seen)
+    if others or source != plan.source:
+        at_hand = f"With {source}{others and f' → {others}'} instead of the paper's encoders."
+    else:
+        at_hand = ""
+    return replace(
+        plan,
+        source=source,
+        slots=tuple(slots.values()),
+        seeds=(choice.seeds or plan.seeds) if plan.pair is None else plan.seeds,
+        at_hand=at_hand,
+    )
+
+
+def _shots_by_plan(plan: PaperPlan, wanted: Sequence[int]) -> dict[int, int]:
+    """Return for each number of shots of a plan the one to measure at; 0 stays."""
+    shots = plan.shots
+    if not wanted or plan.pair is not None:
+        return {k: k for k in (0, *shots)}
+    if set(wanted) <= set(shots):
+        return {k: k for k in (0, *shots) if k in (0, *wanted)}
+    least, most = min(wanted), max(wanted)
+    ends = {shots[0]: least if shots[0] == 1 else most, shots[-1]: most if shots[-1] > 1 else least}
+    common = {k: k for k in wanted if k in shots}
+    return {0: 0, **common, **ends}
+
+
+def _with_shots(slot: Slot, old: int, shots: int) -> Slot:
+    if shots == old:
+        return slot
+    words = {f"{old} shot": f"{shots} shot", str(old): str(shots)}
+    return replace(
+        slot,
+        shots=shots if slot.shots else 0,
+        row=tuple(words.get(word, word) for word in slot.row),
+        # Where a column is a round, its number is not one of shots.
+        column=words.get(slot.column, slot.column) if slot.rounds is None else slot.column,
+        changed=(*slot.changed, f"{shots} shots instead of {old}"),
+    )
+
+
+def _with_views(slot: Slot, choice: PaperChoice) -> Slot:
+    """Note the number of crops in a round if there are fewer than in the paper."""
+    wanted = slot.views_per_round
+    available = choice.views_kept(wanted)
+    if wanted <= available:
+        return slot
+    column = (
+        f"{slot.column.removesuffix(f'/{wanted}')}/{available}"
+        if "/" in slot.column
+        else slot.column
+    )
+    row = tuple(word.replace(f"a={wanted}", f"a={available}") for word in slot.row)
+    why = f"{available} crops of an image in a round instead of {wanted}"
+    return replace(slot, row=row, column=column, changed=(*slot.changed, why))
+
+
+def _with_datasets(slot: Slot, plan: PaperPlan, wanted: Sequence[str]) -> list[Slot]:
+    """Return the slot for the chosen data sets: more than one where a column is a data set."""
+    if not wanted or tuple(wanted) == plan.datasets:
+        return [slot]
+    if slot.dataset == AVERAGE:
+        return [replace(slot, datasets=tuple(wanted), changed=(*slot.changed, "other data sets"))]
+    same = [slot] if slot.dataset in wanted else []
+    in_column = slot.column == SHORT[slot.dataset]
+    others = [name for name in wanted if name not in plan.datasets]
+    if slot.dataset != plan.datasets[0]:
+        others = []  # others replace the first one
+    elif not in_column:
+        others = [] if same else others[:1]
+    return same + [
+        replace(
+            slot,
+            column=name if in_column else slot.column,
+            datasets=(name,),
+            dataset=name,
+            changed=(*slot.changed, "other data sets"),
+        )
+        for name in others
+    ]
+
+
+def _with_encoders(slot: Slot, plan: PaperPlan, choice: PaperChoice) -> list[Slot]:
+    """Return the slot on the chosen encoders: one for each, unless it is a group's mean."""
+    other = choice.encoder not in ("", plan.source)
+    if slot.target == plan.source:
+        if not other:
+            return [slot]
+        groups: list[tuple[str, ...]] = [(choice.encoder,)]
+        words = {word: f"{choice.encoder} (source)" for word in slot.row if "(source)" in word}
+    elif choice.transfers and choice.transfers != slot.encoders:
+        alone = len(slot.encoders) == 1
+        groups = [(name,) for name in choice.transfers] if alone else [choice.transfers]
+        words = {slot.row[0]: "{} (target)"}
+    elif other:
+        return [replace(slot, changed=(*slot.changed, "other encoders"))]
+    else:
+        return [slot]
+    words[TITLES["zero-shot"]] = "Zero-shot"  # they need not be CLIP
+    return [
+        replace(
+            slot,
+            target=(name := "+".join(group)),
+            encoders=group,
+            row=tuple(words.get(word, word).replace("{}", name) for word in slot.row),
+            column=words.get(slot.column, slot.column),
+            changed=(*slot.changed, "other encoders"),
+        )
+        for group in groups
+    ]
+
+
+def _with_query(slot: Slot, query: str) -> Slot:
+    if not query:
+        return slot
+    names = {setting.partition("=")[0] for setting in slot.query.split("&")}
+    others = [setting for setting in query.split("&") if setting.partition("=")[0] not in names]
+    joined = "&".join(setting for setting in (*others, slot.query) if setting)
+    # The paper's language model is no longer available.
+    changed = slot.changed if slot.method == "llmbo" else (*slot.changed, f"settings {query}")
+    return replace(slot, query=joined, changed=changed)

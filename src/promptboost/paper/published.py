@@ -36,37 +36,17 @@ class PrintedPrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PublishedNumber(msgspec.Struct, frozen=True):
-    """One number of the paper, an accuracy in per cent.
+    """One number of the paper, an accuracy in percent."""
 
-    Attributes
-    ----------
-    entry : str
-        Name of the table or figure.
-    dataset : str
-        A benchmark, or ``average``: the mean over :attr:`Entry.datasets`.
-    method : str
-        Name of a method here; ``coop+eft`` and ``promptsrc+eft`` are those two, emulated on the target.
-    shots : int or None
-        Images of each class that were learnt from; None for zero-shot methods.
-    source, target : str
-        Encoders learnt on and measured with. Zero-shot methods have no source.
-    setting : str
-        What else the table varies, as ``key=value;key=value``; see :attr:`settings`.
-    value : float
-        The accuracy.
-    deviation : float or None
-        Standard deviation over seeds; of an average, the mean of the data sets' deviations. None where
-        the paper prints none.
-    """
-
-    entry: str
-    dataset: str
-    method: str
-    shots: int | None
-    source: str
-    target: str
-    setting: str
+    entry: str  # name of the table or figure
+    dataset: str  # a benchmark, or ``average``: the mean over the data sets of the entry
+    method: str  # ``coop+eft`` and ``promptsrc+eft`` are those two, emulated on the target
+    shots: int | None  # training images per class; None for zero-shot methods
+    source: str  # encoder to fit with; zero-shot methods have none
+    target: str  # encoder to measure with
+    setting: str  # what else the table varies, as ``key=value;key=value``
     value: float
+    # Over seeds; of an average, the mean of the data sets' deviations. None where the paper prints none.
     deviation: float | None = None
 
     @property
@@ -81,53 +61,25 @@ class PublishedNumber(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One table or figure of the paper, and what the paper says it used for it.
-
-    Attributes
-    ----------
-    name, title : str
-        What to type, and what it shows.
-    kind : {"table", "figure"}
-        What it is in the paper.
-    place, label : str
-        Its number in the paper, and its label in the paper's source.
-    in_text : bool
-        Whether its numbers can be read off the text. The files of some figures are not part of it.
-    datasets, methods, sources, targets : tuple of str
-        Data sets shown or averaged over; methods; encoders learnt on and measured with, or groups.
-    shots, rounds, views : tuple of int
-        Images a class, boosting rounds, and views of each image in a round, where 0 is the image itself.
-    seeds : int
-        Number of seeds; 0 where the paper does not say.
-    decimals : int
-        Digits printed after the point.
-    tolerance : float
-        Least difference, in points, that counts as one; see :meth:`allowed`.
-    deviations_from : str
-        Entry that prints the same numbers with their deviations.
-    note : str
-        What else to know.
-    prompts : tuple of PrintedPrompt
-        Prompts that the paper shows with it.
-    """
+    """One table or figure of the paper, and what the paper says it used for it."""
 
     name: str
     title: str
     kind: Literal["table", "figure"]
-    place: str
-    label: str
+    place: str  # number in the paper
+    label: str  # in the paper's source
     datasets: tuple[str, ...]
     methods: tuple[str, ...]
-    sources: tuple[str, ...]
-    targets: tuple[str, ...]
+    sources: tuple[str, ...]  # encoders to fit with
+    targets: tuple[str, ...]  # encoders to measure with, or groups
     shots: tuple[int, ...]
-    in_text: bool = True
+    in_text: bool = True  # the files of some figures are not part of the paper's text
     rounds: tuple[int, ...] = (50,)
-    views: tuple[int, ...] = (4,)
-    seeds: int = 3
+    views: tuple[int, ...] = (4,)  # of each image in a round; 0 is the image itself
+    seeds: int = 3  # number of seeds; 0 where the paper does not say
     decimals: int = 2
-    tolerance: float = 1.0
-    deviations_from: str = ""
+    tolerance: float = 1.0  # least difference, in points, that counts as one
+    deviations_from: str = ""  # entry that prints the same numbers with their deviations
     note: str = ""
     prompts: tuple[PrintedPrompt, ...] = ()
 
@@ -171,22 +123,7 @@ def groups() -> Mapping[str, tuple[str, ...]]:
 
 
 def published(entry: str) -> list[PublishedNumber]:
-    """Return the numbers of one table or figure, in the paper's order.
-
-    Parameters
-    ----------
-    entry : str
-        Its name, as in :func:`entries`.
-
-    Returns
-    -------
-    list of PublishedNumber
-        Empty for a figure whose numbers are not in the text; see :attr:`Entry.in_text`.
-
-    Raises
-    ------
-    SettingError
-        If there is no table or figure of that name.
+    """Return the numbers of one table or figure, in the paper's order; of some figures there are none.
 
     Examples
     --------
@@ -241,8 +178,10 @@ def _numbers(entry: Entry) -> tuple[PublishedNumber, ...]:
     numbers = tuple(_number(row) for row in csv.DictReader(_text(f"{entry.name}.csv").splitlines()))
     if not entry.deviations_from:
         return numbers
-    deviations = {one.key: one.deviation for one in published(entry.deviations_from)}
-    return tuple(msgspec.structs.replace(one, deviation=deviations.get(one.key)) for one in numbers)
+    deviations = {number.key: number.deviation for number in published(entry.deviations_from)}
+    return tuple(
+        msgspec.structs.replace(number, deviation=deviations.get(number.key)) for number in numbers
+    )
 
 
 def _number(row: dict[str, str]) -> PublishedNumber:

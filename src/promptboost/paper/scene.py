@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from markupsafe import Markup
 
-from promptboost.compare.world import Draw
+from promptboost.compare.comparison import FewShotTask
 from promptboost.encoders import Encoder
 from promptboost.methods import FittedMethod
 from promptboost.model import PromptEnsemble
-from promptboost.model.vectors import staged_heads
+from promptboost.model.head import staged_heads
 from promptboost.pool import fill
 from promptboost.report.svg import element, standalone, text
 
@@ -30,7 +30,9 @@ def rounds_of(fitted: FittedMethod) -> PromptEnsemble | None:
     return PromptEnsemble.from_json(content) if isinstance(content, str) else None
 
 
-def by_round(ensemble: PromptEnsemble, encoder: Encoder, draw: Draw) -> list[tuple[float, float]]:
+def by_round(
+    ensemble: PromptEnsemble, encoder: Encoder, draw: FewShotTask
+) -> list[tuple[float, float]]:
     """Return the accuracy after each round, on the training images and on those held out."""
     train, train_labels = draw.learn.images.rows(encoder), draw.learn.labels
     test, test_labels = draw.held_out.rows(encoder), draw.labels
@@ -57,7 +59,7 @@ def repeated_share(ensemble: PromptEnsemble) -> float | None:
     return float(np.mean([number > 1 for number in copies])) if copies else None
 
 
-def shown(ensemble: PromptEnsemble, encoder: Encoder, draw: Draw) -> dict[str, Any]:
+def shown(ensemble: PromptEnsemble, encoder: Encoder, draw: FewShotTask) -> dict[str, Any]:
     """Return the content of a drawing: the prompts of each round, and its answers for the images."""
     rows = draw.learn.images.rows(encoder)
     heads = [replace(ensemble, rounds=(round_,)).embed(encoder) for round_ in ensemble.rounds]

@@ -13,9 +13,9 @@ import numpy as np
 from promptboost.compare.cells import Result
 from promptboost.compare.summary import Curve, accuracy_figure, mean_and_spread
 from promptboost.io import write_text
-from promptboost.paper.experiment import KEY, PaperRequest, PlanResults
-from promptboost.paper.plans import PaperPlan, Slot
+from promptboost.paper.plans import CellSpec, PaperPlan, Slot
 from promptboost.paper.published import PublishedNumber, published
+from promptboost.paper.runner import KEY, PaperRequest, PlanResults
 from promptboost.report.phrases import as_text
 
 _RIGHT, _WRONG = "✓", "✗"
@@ -33,7 +33,7 @@ class Number:
     """One number of a table: what was measured, and what the paper prints."""
 
     slot: Slot
-    mean: float | None  # in per cent; None where nothing is there
+    mean: float | None  # in percent; None where nothing is there
     deviation: float | None  # mean of the deviations over seeds; None of one seed
     cells: int  # how many measurements it is the mean of
     of: int  # and how many it should be
@@ -106,7 +106,7 @@ class Sheet:
 
     @property
     def compared(self) -> list[Number]:
-        """The numbers that stand beside one of the paper's."""
+        """The numbers that are compared with the paper's."""
         return [number for number in self.numbers if number.within is not None]
 
     def notes(self) -> list[str]:
@@ -122,7 +122,7 @@ class Sheet:
         elif any(number.mean is not None and not number.paper for number in self.numbers):
             notes.append("Not compared with the paper's numbers: this is another experiment.")
         seeds = ", ".join(map(str, self.plan.seeds))
-        notes.append(f"Per cent; draws {seeds}; deviation is the mean over data sets and encoders.")
+        notes.append(f"Percent; draws {seeds}; deviation is the mean over data sets and encoders.")
         changed = dict.fromkeys(why for number in self.numbers for why in number.slot.changed)
         if changed:
             notes.append(f"Other than in the paper: {'; '.join(changed)}.")
@@ -153,8 +153,8 @@ class Sheet:
             made = {line["dataset"]: line["example"] for line in lines if line.get("example")}
             notes += [f"PEZ on {name}: “{text}”" for name, text in made.items()]
         printed = [
-            f"{one.class_name}{f', round {one.round}' if one.round else ''}: “{one.text}”"
-            for one in self.plan.entry.prompts
+            f"{prompt.class_name}{f', round {prompt.round}' if prompt.round else ''}: “{prompt.text}”"
+            for prompt in self.plan.entry.prompts
         ]
         return [*notes, f"In the paper – {'; '.join(printed)}"] if printed else notes
 
@@ -179,7 +179,10 @@ class Sheet:
     def csv(self) -> str:
         """Write one line for each number."""
         head = (*(name.lower() for name in self.plan.head), "column", *_FIELDS)
-        return _csv(head, ([*one.slot.row, one.slot.column, *_values(one)] for one in self.numbers))
+        return _csv(
+            head,
+            ([*number.slot.row, number.slot.column, *_values(number)] for number in self.numbers),
+        )
 
     def cells_csv(self) -> str:
         """Write one line for each cell, with all that it is kept under."""
@@ -188,19 +191,19 @@ class Sheet:
         return _csv(head, ([line.get(name, "") for name in head] for line in lines))
 
     def figure(self) -> str:
-        """Draw the numbers of a figure; the paper's are drawn beside ours."""
+        """Draw the numbers of a figure; with the paper's."""
         shots = sorted({int(name) for name in self.columns})
         panels: dict[str, list[Curve]] = {}
         for row, found in self.rows().items():
             title, name = (row[0], row[1]) if len(row) > 1 else (self.plan.source, row[0])
-            points = {int(c): one for c, one in found.items() if one.mean is not None}
+            points = {int(c): number for c, number in found.items() if number.mean is not None}
             panels.setdefault(title, [])
-            lacking = next((one for one in points.values() if one.cells < one.of), None)
+            lacking = next((number for number in points.values() if number.cells < number.of), None)
             if lacking is not None:  # such a line lies elsewhere for other reasons, too
                 name = f"{name} [{lacking.cells} of {lacking.of}]"
             if points:
                 panels[title].append(_curve(name, points))
-            theirs = {k: one for k, one in points.items() if one.difference is not None}
+            theirs = {k: number for k, number in points.items() if number.difference is not None}
             if theirs:
                 panels[title].append(_curve(name, theirs, theirs=True))
         drawn = [(title, curves) for title, curves in panels.items() if curves]
@@ -220,8 +223,11 @@ def _marked(number: Number, marks: Mapping[str, str]) -> str:
 def _curve(name: str, points: Mapping[int, Number], *, theirs: bool = False) -> Curve:
     at = sorted(points)
     values = [
-        (one.paper.value if theirs and one.paper else one.mean or 0.0, one.deviation or 0.0)
-        for one in (points[k] for k in at)
+        (
+            number.paper.value if theirs and number.paper else number.mean or 0.0,
+            number.deviation or 0.0,
+        )
+        for number in (points[k] for k in at)
     ]
     return Curve(
         *(f"{name}, the paper" if theirs else name, "", "", tuple(at)),
@@ -229,13 +235,13 @@ def _curve(name: str, points: Mapping[int, Number], *, theirs: bool = False) -> 
         tuple(0.0 if theirs else spread / 100 for _, spread in values),
         (0.0,) * len(at),
         None,
-        beside=name if theirs else "",
+        belongs_to=name if theirs else "",
     )
 
 
 def make_sheet(plan: PaperPlan, measured: PlanResults) -> Sheet:
-    """Put the results of a plan into its layout, beside the paper's numbers."""
-    known = {one.key: one for one in published(plan.name)}
+    """Put the results of a plan into its layout, with the paper's numbers."""
+    known = {number.key: number for number in published(plan.name)}
     return Sheet(plan, tuple(_number(slot, plan, measured, known) for slot in plan.slots), measured)
 
 
@@ -249,7 +255,8 @@ def _number(
     reasons: dict[str, None] = {}
     for dataset in slot.datasets:
         for on in slot.encoders:
-            keys = [(dataset, slot.spelling(dataset), slot.shots, seed, on) for seed in seeds]
+            spec = dataset, slot.spelling(dataset), slot.shots
+            keys = [CellSpec(*spec, seed, on, plan.source, plan.pair) for seed in seeds]
             found = [
                 value
                 for key in keys

@@ -1,32 +1,32 @@
-"""Words: class names, templates and sentences about classes become a pool of prompts."""
+"""Prompt pools: class names, templates and sentences about classes."""
 
 from typing import TYPE_CHECKING
 
 from promptboost.lazy import on_first_use
 
 if TYPE_CHECKING:
-    from promptboost.pool.build import (
-        Concatenate,
-        build_pool,
-        emoji_descriptions,
-        read_descriptions,
-    )
-    from promptboost.pool.combination import deduplicate, from_sources, union
     from promptboost.pool.io import is_saved_pool, load_pool, save_pool
-    from promptboost.pool.lint import check_meeting
-    from promptboost.pool.names import Resolution, read_class_names, read_synonyms, resolve
-    from promptboost.pool.pool import PromptPool
-    from promptboost.pool.products import Prompt
-    from promptboost.pool.readers import KINDS, Reader, Source, kinds, read_source, read_sources
-    from promptboost.pool.sources import (
-        Meeting,
-        choose_sources,
-        join,
-        join_pool,
-        meet,
-        read_pool,
-        rename_classes,
+    from promptboost.pool.names import read_class_names, read_synonyms
+    from promptboost.pool.pool import (
+        Concatenate,
+        Prompt,
+        PromptPool,
+        build_pool,
+        deduplicate,
+        from_sources,
+        union,
     )
+    from promptboost.pool.readers import (
+        KINDS,
+        Reader,
+        Source,
+        emoji_descriptions,
+        kinds,
+        read_descriptions,
+        read_source,
+        read_sources,
+    )
+    from promptboost.pool.sources import read_pool, rename_classes
     from promptboost.pool.templates import PLAIN_TEMPLATE, TEMPLATES, clip_templates, fill
 
 __all__ = [
@@ -54,15 +54,7 @@ __all__ = [
     "read_sources",
     "read_class_names",
     "read_synonyms",
-    "resolve",
-    "Resolution",
-    "meet",
-    "Meeting",
-    "join",
-    "check_meeting",
     "read_pool",
-    "join_pool",
-    "choose_sources",
     "rename_classes",
 ]
 
@@ -70,23 +62,28 @@ __all__ = [
 __getattr__ = on_first_use(
     __name__,
     {
-        "build": ["Concatenate", "build_pool", "emoji_descriptions", "read_descriptions"],
-        "combination": ["deduplicate", "from_sources", "union"],
         "io": ["is_saved_pool", "load_pool", "save_pool"],
-        "lint": ["check_meeting"],
-        "names": ["Resolution", "read_class_names", "read_synonyms", "resolve"],
-        "pool": ["PromptPool"],
-        "products": ["Prompt"],
-        "readers": ["KINDS", "Reader", "Source", "kinds", "read_source", "read_sources"],
-        "sources": [
-            "Meeting",
-            "choose_sources",
-            "join",
-            "join_pool",
-            "meet",
-            "read_pool",
-            "rename_classes",
+        "names": ["read_class_names", "read_synonyms"],
+        "pool": [
+            "Concatenate",
+            "Prompt",
+            "PromptPool",
+            "build_pool",
+            "deduplicate",
+            "from_sources",
+            "union",
         ],
+        "readers": [
+            "KINDS",
+            "Reader",
+            "Source",
+            "emoji_descriptions",
+            "kinds",
+            "read_descriptions",
+            "read_source",
+            "read_sources",
+        ],
+        "sources": ["read_pool", "rename_classes"],
         "templates": ["PLAIN_TEMPLATE", "TEMPLATES", "clip_templates", "fill"],
     },
 )

@@ -1,37 +1,34 @@
-"""Saved pools: all of a pool as JSON Lines, or its texts as the JSON the field uses."""
+"""Saved pools: everything as JSON Lines, or the texts alone as ``{"class": ["sentence", …]}``."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from promptboost.errors import FileFormatError, PoolError
 from promptboost.io import load_json, open_regular, replacing, unique
-from promptboost.pool.build import read_descriptions
-from promptboost.pool.names import check_class_names
-from promptboost.pool.pool import PromptPool
-from promptboost.pool.products import ClassPrompts, Packer, Prompt, sentences_of
+from promptboost.pool.pool import ClassPrompts, Prompt, PromptPool
 from promptboost.pool.templates import check_templates
-from promptboost.pool.text import control_character
+from promptboost.pool.text import check_class_names, control_character
 
 #: The version of the lines; a change that older versions cannot read makes it larger.
 SCHEMA = 1
-#: What a line says of a prompt beside its class and text; the first is always there.
+#: The fields of a line besides class and text; the first is always there.
 FIELDS = ("source", "template", "sentence", "origin")
 
 _LINES = (".jsonl", ".ndjson")
-# Made once: json.loads and json.dumps with options make them anew for each line.
+# json.loads and json.dumps with options would create these for each line.
 _decode = json.JSONDecoder(object_pairs_hook=unique).decode
 _encode = json.JSONEncoder(ensure_ascii=False).encode
-# What only the first line of a pool has, and within how many bytes: a line can be of any length.
+# Marks the first line of a pool, within so many bytes: a line can be of any length.
 _MARK, _FIRST = b'"promptboost_pool"', 1000
 
 
 def save_pool(pool: PromptPool, path: str | Path) -> None:
-    """Write a pool to a file, whole or not at all; prompts are made one by one.
+    """Write a pool to a file, whole or not at all; one prompt at a time.
 
-    A name that ends in ``.jsonl`` keeps everything: after a line about the pool, one prompt a line.
-    One that ends in ``.json`` keeps ``{"class": ["sentence", …]}`` only, which other programs read.
+    A ``.jsonl`` file holds everything: a line about the pool, then one prompt per line. A ``.json``
+    file holds ``{"class": ["sentence", …]}`` only, which other programs read.
 
     Examples
     --------
@@ -49,7 +46,7 @@ def save_pool(pool: PromptPool, path: str | Path) -> None:
     path = Path(path)
     as_lines = keeps_everything(path)
     try:
-        with replacing(path) as part, part.open("w", encoding="utf-8", newline="\n") as file:
+        with replacing(path) as partial, partial.open("w", encoding="utf-8", newline="\n") as file:
             if as_lines:
                 file.writelines(_lines(pool))
             else:
@@ -61,8 +58,8 @@ def save_pool(pool: PromptPool, path: str | Path) -> None:
 def load_pool(path: str | Path) -> PromptPool:
     """Read a pool that :func:`save_pool` wrote.
 
-    ``.json`` files have no templates: what they hold is taken as sentences, as it is. To join
-    them with templates, give them to :func:`build_pool`.
+    ``.json`` files have no templates, only sentences. To join them with templates, pass them to
+    :func:`build_pool`.
     """
     path = Path(path)
     if keeps_everything(path):
@@ -71,17 +68,19 @@ def load_pool(path: str | Path) -> PromptPool:
                 return PoolReader(str(path)).read(file)
         except OSError as error:
             raise PoolError(f"cannot read the pool {path}: {error.strerror}") from error
-    sentences = read_descriptions(path)
-    for name, texts in sentences.items():
+    from promptboost.pool.readers import read_descriptions
+
+    prompts = {}
+    for name, texts in read_descriptions(path).items():
         if not texts:
             raise FileFormatError(f"{path}: the class {name!r} has no sentences; add one")
-    source = f"descriptions:{path.name}"
-    prompts = tuple(ClassPrompts([sentences_of(source, texts)]) for texts in sentences.values())
-    return PromptPool(check_class_names(tuple(sentences)), (), prompts)
+        prompts[name] = ClassPrompts(name)
+        prompts[name].extend_product(f"descriptions:{path.name}", None, texts)
+    return PromptPool(check_class_names(tuple(prompts)), (), tuple(prompts.values()))
 
 
 def is_saved_pool(path: str | Path) -> bool:
-    """Tell whether a file is a pool that :func:`save_pool` wrote as JSON Lines, by its first line."""
+    """Return whether a file is a pool saved as JSON Lines, by its first line."""
     path = Path(path)
     if path.suffix.lower() not in _LINES or not path.is_file():
         return False
@@ -93,7 +92,7 @@ def is_saved_pool(path: str | Path) -> bool:
 
 
 def saved_templates(path: str | Path) -> tuple[str, ...]:
-    """Return the templates of a saved pool by its first line alone, however many prompts follow."""
+    """Return the templates of a saved pool; only its first line is read."""
     try:
         with open_regular(path) as file:
             return PoolReader(str(path)).first_line(file)[2]
@@ -102,7 +101,7 @@ def saved_templates(path: str | Path) -> tuple[str, ...]:
 
 
 def keeps_everything(path: Path) -> bool:
-    """Tell by the name of a file whether it keeps all of a pool or its sentences alone."""
+    """Return whether a file of this name keeps all of a pool, or its sentences alone."""
     suffix = path.suffix.lower()
     if suffix not in (*_LINES, ".json"):
         raise PoolError(
@@ -117,7 +116,7 @@ def _lines(pool: PromptPool) -> Iterator[str]:
         "promptboost_pool": SCHEMA,
         "class_names": pool.class_names,
         "templates": pool.templates,
-        # The number tells a file that was cut off between two lines from a whole one.
+        # Detects a file that was cut off between two lines.
         "prompts": sum(map(len, pool.prompts_by_class)),
         "missing": pool.missing,
         "unused": pool.unused,
@@ -133,16 +132,16 @@ def _lines(pool: PromptPool) -> Iterator[str]:
 
 
 def _write_object(pool: PromptPool, file: IO[str]) -> None:
-    between = "{\n"
+    separator = "{\n"
     for name in pool.class_names:
         texts = _encode(list(pool.texts(name)))
-        file.write(f"{between}{_encode(name)}: {texts}")
-        between = ",\n"
+        file.write(f"{separator}{_encode(name)}: {texts}")
+        separator = ",\n"
     file.write("\n}\n")
 
 
 class PoolReader:
-    """Reads the JSON Lines of one file, and knows where it is."""
+    """Reads the JSON Lines of one file; errors contain the number of the line."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -151,7 +150,7 @@ class PoolReader:
     def first_line(
         self, lines: IO[bytes]
     ) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
-        """Read what is said about the pool: all of it, the class names and the templates."""
+        """Read the first line: all of it, the class names and the templates."""
         header = self._header(self._parse(lines.readline()))
         names = self._checked(check_class_names, header["class_names"])
         return header, names, self._checked(check_templates, header["templates"])
@@ -159,12 +158,12 @@ class PoolReader:
     def read(self, lines: IO[bytes]) -> PromptPool:
         """Read everything."""
         header, names, templates = self.first_line(lines)
-        packers = {name: Packer(name) for name in names}
+        prompts = {name: ClassPrompts(name) for name in names}
         count = 0
         for self._number, line in enumerate(lines, start=2):
             if line.strip():
-                name, prompt = self._prompt(self._parse(line), packers)
-                packers[name].add(prompt)
+                name, prompt = self._prompt(self._parse(line), prompts)
+                prompts[name].append(prompt)
                 count += 1
         if count != header["prompts"]:
             raise FileFormatError(
@@ -172,15 +171,13 @@ class PoolReader:
                 f"{header['prompts']}: copy or save it again, or, if you edited it, write "
                 f'"prompts": {count} in its first line'
             )
-        prompts = tuple(packer.packed() for packer in packers.values())
-        for name, packed in zip(names, prompts, strict=True):
-            if not packed:
+        for name in names:
+            if not prompts[name]:
                 raise FileFormatError(
                     f"{self._file} has no prompts for the class {name!r}: add one"
                 )
-        return PromptPool(
-            names, templates, prompts, tuple(header["missing"]), tuple(header["unused"])
-        )
+        missing, unused = tuple(header["missing"]), tuple(header["unused"])
+        return PromptPool(names, templates, tuple(prompts.values()), missing, unused)
 
     def _header(self, line: Any) -> dict[str, Any]:
         header: dict[str, Any] = line if isinstance(line, dict) else {}
@@ -198,13 +195,13 @@ class PoolReader:
             )
         for key in ("class_names", "templates", "missing", "unused"):
             value = header.get(key)
-            if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
                 raise self._bad(f'needs "{key}": a list of texts')
         if type(header.get("prompts")) is not int:
             raise self._bad('needs "prompts": the number of lines that follow')
         return header
 
-    def _prompt(self, line: Any, packers: dict[str, Packer]) -> tuple[str, Prompt]:
+    def _prompt(self, line: Any, classes: Container[str]) -> tuple[str, Prompt]:
         if not isinstance(line, dict):
             raise self._bad('should be {"class": "…", "text": "…", "source": "…"}')
         if unknown := line.keys() - {"class", "text", *FIELDS}:
@@ -215,7 +212,7 @@ class PoolReader:
                 raise self._bad(f'needs "{field}": a text that is not empty')
             if control := control_character(value):
                 raise self._bad(f'has the control character {control} in "{field}"; remove it')
-        if line["class"] not in packers:
+        if line["class"] not in classes:
             raise self._bad(f"is about {line['class']!r}, no class of the first line; add it there")
         values = {field: line.get(field) for field in FIELDS[1:]}
         return line["class"], Prompt(line["text"], line["source"], **values)
@@ -227,7 +224,7 @@ class PoolReader:
             raise self._bad(f"is not UTF-8 (byte {error.start}); save the file as UTF-8") from error
         try:
             return _decode(text)
-        except (ValueError, RecursionError):  # said again, with the place
+        except (ValueError, RecursionError):  # raised again, with the line
             return load_json(text, f"{self._file}, line {self._number},")
 
     def _checked(self, check: Any, values: list[str]) -> tuple[str, ...]:

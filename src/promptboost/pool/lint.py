@@ -1,4 +1,4 @@
-"""Numbered findings about a source of sentences: what to look at before fitting with it.
+"""Numbered checks of a source of sentences.
 
 Numbers never change their meaning: PP00x are about names, PP01x about sentences, PP02x about files.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal, Protocol
 
-from promptboost.pool.sources import Meeting
+from promptboost.pool.sources import ClassMatch
 from promptboost.pool.text import NameFinder, singular, text_key
 
 _MARKUP = re.compile(
@@ -25,7 +25,7 @@ _FRAGMENT_WORDS = 5
 
 
 class TokenCounter(Protocol):
-    """What an encoder tells about the length of texts."""
+    """An encoder that counts tokens."""
 
     context_length: int
 
@@ -35,61 +35,61 @@ class TokenCounter(Protocol):
 
 @dataclass(frozen=True)
 class LintContext:
-    """What the rules look at."""
+    """The input of the rules."""
 
-    meeting: Meeting
+    match: ClassMatch
     class_names: Sequence[str]
     encoder: TokenCounter | None = None
 
     def texts(self) -> Iterator[tuple[str, str]]:
         """Return every sentence with its class."""
-        for name, texts in self.meeting.texts.items():
+        for name, texts in self.match.texts.items():
             for text in texts:
                 yield name, text
 
 
 @dataclass(frozen=True)
 class LintRule:
-    """One numbered check: an issue costs sentences or classes, a tip is worth a look."""
+    """One numbered check: an issue loses sentences or classes, a tip may be fine as it is."""
 
     code: str
     severity: Literal["issue", "tip"]
     title: str
     meaning: str
-    look: Callable[[LintContext], Iterable[str]]
+    check: Callable[[LintContext], Iterable[str]]
 
 
 @dataclass(frozen=True)
 class LintFinding:
-    """A rule that found something; one detail for each thing found."""
+    """A rule that applies, with one detail for each problem."""
 
     rule: LintRule
     details: tuple[str, ...]
 
 
-def check_meeting(
-    meeting: Meeting, class_names: Sequence[str], encoder: TokenCounter | None = None
+def lint(
+    match: ClassMatch, class_names: Sequence[str], encoder: TokenCounter | None = None
 ) -> tuple[LintFinding, ...]:
-    """Put every rule to a source and its classes, in the order of the numbers.
+    """Check a source and its classes with every rule, in the order of the numbers.
 
     Examples
     --------
     >>> from pathlib import Path
-    >>> from promptboost.pool.sources import meet
+    >>> from promptboost.pool.sources import match_classes
     >>> from promptboost.pool.readers.source import Source
     >>> source = Source("mine", "plain", Path("mine.json"), {"Owl": ("Big eyes.", "big  Eyes.")})
-    >>> for finding in check_meeting(meet(source, ["owl", "bat"]), ["owl", "bat"]):
+    >>> for finding in lint(match_classes(source, ["owl", "bat"]), ["owl", "bat"]):
     ...     print(finding.rule.code, finding.rule.title, *finding.details)
     PP001 Missing classes bat
     PP012 Repeated sentences owl: “big  Eyes.”
     """
-    context = LintContext(meeting, class_names, encoder)
-    looked = ((rule, tuple(rule.look(context))) for rule in RULES)
-    return tuple(LintFinding(rule, details) for rule, details in looked if details)
+    context = LintContext(match, class_names, encoder)
+    results = ((rule, tuple(rule.check(context))) for rule in RULES)
+    return tuple(LintFinding(rule, details) for rule, details in results if details)
 
 
 def _missing(context: LintContext) -> Iterator[str]:
-    resolution = context.meeting.resolution
+    resolution = context.match.names
     unused = {name.casefold(): name for name in resolution.unused}
     for name in resolution.missing:
         near = get_close_matches(name.casefold(), unused, n=1, cutoff=0.6)
@@ -97,20 +97,20 @@ def _missing(context: LintContext) -> Iterator[str]:
 
 
 def _ambiguous(context: LintContext) -> Iterator[str]:
-    for item in context.meeting.resolution.ambiguous:
-        yield f"{' or '.join(item.entries)} for {' or '.join(item.classes)} ({item.how})"
+    for name in context.match.names.ambiguous:
+        yield f"{' or '.join(name.entries)} for {' or '.join(name.classes)} ({name.how})"
 
 
 def _loose(context: LintContext) -> Iterator[str]:
-    for match in context.meeting.resolution.matches:
+    for match in context.match.names.matches:
         if match.how in ("joined", "plural", "known name"):
             yield f"{match.entry!r} is taken for {match.class_name!r} ({match.how})"
 
 
 def _empty(context: LintContext) -> Iterator[str]:
-    used = {match.entry for match in context.meeting.resolution.matches}
-    sentences = context.meeting.source.sentences
-    return (entry for entry, kept in sentences.items() if entry in used and not kept)
+    used = {match.entry for match in context.match.names.matches}
+    sentences = context.match.source.sentences
+    return (entry for entry, texts in sentences.items() if entry in used and not texts)
 
 
 def _repeated(context: LintContext) -> Iterator[str]:
@@ -130,7 +130,7 @@ def _marked_up(context: LintContext) -> Iterator[str]:
 def _names_another(context: LintContext) -> Iterator[str]:
     finder = NameFinder(context.class_names)
     # The names that the file has for the classes count as their own, too.
-    entries = {match.class_name: match.entry for match in context.meeting.resolution.matches}
+    entries = {match.class_name: match.entry for match in context.match.names.matches}
     for name, text in context.texts():
         other = next((named for named in finder.named(text) if named != name), None)
         if other is None:
@@ -144,14 +144,14 @@ def _too_long(context: LintContext) -> Iterator[str]:
     encoder = context.encoder
     if encoder is None:
         return
-    for name, texts in context.meeting.texts.items():
+    for name, texts in context.match.texts.items():
         for text, tokens in zip(texts, encoder.count_tokens(texts), strict=True):
             if tokens > encoder.context_length:
                 yield f"{name}: {tokens} tokens, {encoder.context_length} are read, in “{text}”"
 
 
 def _fragments(context: LintContext) -> Iterator[str]:
-    source = context.meeting.source
+    source = context.match.source
     if source.phrase is not None or source.kind != "plain":
         return
     texts = [text for _, text in context.texts()]
@@ -196,7 +196,7 @@ RULES = (
         "Names of no class",
         "Their sentences are not used. If one is a class under another name, say so with --synonyms; "
         "in a folder they may be files of another dataset.",
-        lambda context: context.meeting.resolution.unused,
+        lambda context: context.match.names.unused,
     ),
     LintRule(
         "PP004",
@@ -218,7 +218,7 @@ RULES = (
         "tip",
         "Names with blank sentences",
         "As many as said are left out.",
-        lambda context: (f"{name}: {n}" for name, n in context.meeting.source.blank.items()),
+        lambda context: (f"{name}: {n}" for name, n in context.match.source.blank.items()),
     ),
     LintRule(
         "PP012",
@@ -232,7 +232,9 @@ RULES = (
         "issue",
         "Control characters",
         "Such sentences are a sign of a damaged or hostile file; they are left out.",
-        lambda context: (f"{item.entry}: {item.why}" for item in context.meeting.source.refused),
+        lambda context: (
+            f"{skipped.entry}: {skipped.reason}" for skipped in context.match.source.skipped
+        ),
     ),
     LintRule(
         "PP014",
@@ -274,6 +276,6 @@ RULES = (
         "tip",
         "Stray files",
         "They are not of the format of the folder and were not read.",
-        lambda context: context.meeting.source.stray,
+        lambda context: context.match.source.stray,
     ),
 )

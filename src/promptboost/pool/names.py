@@ -1,13 +1,9 @@
-"""Which names of a file are which class: one rule, for Python and the command line alike.
-
-Also the names themselves: class names and synonyms read from files, the numbers of ImageNet's
-classes, and what papers are known to call the classes of some benchmarks.
-"""
+"""Class names: match the names of a file with the classes; read names and synonyms from files."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,15 +11,23 @@ from typing import Any
 from promptboost.errors import FileFormatError, MissingExtraError, PoolError
 from promptboost.io import read_json, read_text
 from promptboost.pool.templates import open_clip_words
-from promptboost.pool.text import LOOSE, STRICT, Key, Spelling, clean, control_character, name_key
+from promptboost.pool.text import (
+    LOOSE,
+    STRICT,
+    Key,
+    Spelling,
+    check_class_names,
+    clean,
+    name_key,
+)
 
 Synonyms = Mapping[str, Sequence[str]]
 """Other names of classes, by the name of the class."""
 
 
 @dataclass(frozen=True)
-class Match:
-    """A name of the file that is a class, and how they met."""
+class NameMatch:
+    """A name of the file, its class, and the spelling rule that matched."""
 
     class_name: str
     entry: str
@@ -32,7 +36,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Ambiguity:
-    """Names that would fit in more than one way; none of them was taken."""
+    """Names that match in more than one way; none of them was matched."""
 
     classes: tuple[str, ...]
     entries: tuple[str, ...]
@@ -40,42 +44,49 @@ class Ambiguity:
 
 
 @dataclass(frozen=True)
-class Resolution:
-    """Which names of a file are which class, each list in order.
+class NameMatches:
+    """The names of a file and their classes, each list in order.
 
-    What fits in more than one way is ``ambiguous``; these classes are not missing, these names not unused.
+    Ambiguous classes are not listed as missing, ambiguous names not as unused.
     """
 
-    matches: tuple[Match, ...]  # a class has several only where synonyms say so
-    missing: tuple[str, ...]  # classes no name of the file fits
-    unused: tuple[str, ...]  # names of the file that fit no class
-    ambiguous: tuple[Ambiguity, ...]
+    matches: tuple[NameMatch, ...] = ()  # several for a class only through synonyms
+    missing: tuple[str, ...] = ()  # classes that match no name of the file
+    unused: tuple[str, ...] = ()  # names of the file that match no class
+    ambiguous: tuple[Ambiguity, ...] = ()
 
     def entries(self, class_name: str) -> list[str]:
-        """Return the names of the file that are one class."""
-        return [match.entry for match in self.matches if match.class_name == class_name]
+        """Return the names of the file that match one class."""
+        return self._entries.get(class_name, [])
+
+    @cached_property
+    def _entries(self) -> dict[str, list[str]]:
+        entries: dict[str, list[str]] = {}
+        for match in self.matches:
+            entries.setdefault(match.class_name, []).append(match.entry)
+        return entries
 
     def check_clear(self, where: str, way_out: str = "rename one") -> None:
         """Raise PoolError if a name fits in more than one way; `where` says in which file."""
-        for item in self.ambiguous:
+        for name in self.ambiguous:
             raise PoolError(
-                f"{where}: {' or '.join(map(repr, item.entries))} could be "
-                f"{' or '.join(map(repr, item.classes))} ({item.how}), and neither is taken on a "
+                f"{where}: {' or '.join(map(repr, name.entries))} could be "
+                f"{' or '.join(map(repr, name.classes))} ({name.how}), and neither is taken on a "
                 f"guess; {way_out}"
             )
 
 
-def resolve(
+def match_names(
     class_names: Sequence[str], entries: Iterable[str], synonyms: Synonyms | None = None
-) -> Resolution:
-    """Find out which names of a file are which class.
+) -> NameMatches:
+    """Match the names of a file with classes.
 
     Spellings are tried from the strictest to the loosest: the same, another case, underscores and
     hyphens; then `synonyms` and WordNet numbers; then SLASH for "/", CamelCase, the year of a car
     at the other end, a word in brackets at the other end, spaces and marks left out, a plural; and
-    last, where the classes are those of a benchmark, names they are known to go by. Where more than
-    one name or class fits at the strictest spelling that fits at all, nothing is taken and the
-    matter is reported.
+    last, where the classes are those of a benchmark, their known names in papers. Where more than
+    one name or class matches at the strictest spelling that matches at all, none is chosen and the
+    names are reported as ambiguous.
 
     Parameters
     ----------
@@ -87,91 +98,76 @@ def resolve(
 
     Examples
     --------
-    >>> met = resolve(["2012 Audi R8", "hot dog"], ["Audi R8 2012", "HotDog", "sushi"])
-    >>> [(match.entry, match.how) for match in met.matches], met.unused
+    >>> matched = match_names(["2012 Audi R8", "hot dog"], ["Audi R8 2012", "HotDog", "sushi"])
+    >>> [(match.entry, match.how) for match in matched.matches], matched.unused
     ([('Audi R8 2012', 'year first'), ('HotDog', 'camel case')], ('sushi',))
-    >>> resolve(["hot dog"], ["Hot_Dog", "HOT-DOG"]).ambiguous[0].entries
+    >>> match_names(["hot dog"], ["Hot_Dog", "HOT-DOG"]).ambiguous[0].entries
     ('Hot_Dog', 'HOT-DOG')
     """
-    table = _Table(class_names, entries)
+    matcher = _Matcher(class_names, entries)
     for spelling in STRICT:
-        table.match_spelling(spelling)
-    table.match_groups(_groups(synonyms or {}), "synonym")
-    if any(map(is_wnid, (*table.free, *table.waiting))):
-        table.match_groups(_groups(imagenet_names()), "wnid")
+        matcher.match_spelling(spelling)
+    matcher.match_groups(_groups(synonyms or {}), "synonym")
+    if any(map(is_wnid, (*matcher.entries, *matcher.unmatched))):
+        matcher.match_groups(_groups(imagenet_names()), "wnid")
     for spelling in LOOSE:
-        table.match_spelling(spelling)
-    table.match_groups(_groups(names_of_benchmark(class_names)), "known name")
-    return table.resolution()
+        matcher.match_spelling(spelling)
+    matcher.match_groups(_groups(names_of_benchmark(class_names)), "known name")
+    order = {name: k for k, name in enumerate(class_names)}
+    return NameMatches(
+        matches=tuple(sorted(matcher.matches, key=lambda match: order[match.class_name])),
+        missing=tuple(matcher.unmatched),
+        unused=tuple(matcher.entries),
+        ambiguous=tuple(matcher.ambiguous),
+    )
 
 
-class _Table:
-    """Who is still without a partner."""
+class _Matcher:
+    """The classes and the names of a file that are not matched yet."""
 
     def __init__(self, classes: Sequence[str], entries: Iterable[str]) -> None:
         self.classes = classes
-        self.waiting, self.free = dict.fromkeys(classes), dict.fromkeys(entries)
-        self.matches: list[Match] = []
+        self.unmatched, self.entries = dict.fromkeys(classes), dict.fromkeys(entries)
+        self.matches: list[NameMatch] = []
         self.ambiguous: list[Ambiguity] = []
 
     def match_spelling(self, spelling: Spelling) -> None:
         how, key_of = spelling
-        # All classes and not only those that wait: a name that would also fit a class which has
-        # its own is no safe find for the other.
+        # All classes, not only unmatched ones: a name that also fits a class which has its own
+        # name is no safe match for another.
         classes = _by_key(self.classes, key_of)
-        entries = _by_key(self.free, key_of)
-        for key, fitting in entries.items():
+        for key, entries in _by_key(self.entries, key_of).items():
             rivals = classes.get(key, [])
-            waiting = [name for name in rivals if name in self.waiting]
-            if not waiting:
-                continue
-            if len(rivals) == 1 and len(fitting) == 1:
-                self._take(waiting[0], fitting, how)
-            else:
-                self._set_aside(waiting, fitting, how)
+            unmatched = [name for name in rivals if name in self.unmatched]
+            if unmatched:
+                self._settle(unmatched, entries, how, len(rivals) == len(entries) == 1)
 
     def match_groups(self, groups: Mapping[str, dict[str, None]], how: str) -> None:
         by_key = _by_key(self.classes, name_key)
         class_of = {key: names[0] for key, names in by_key.items() if len(names) == 1}
-        free = _by_key(self.free, name_key)
-        claims: dict[str, list[str]] = {}
+        entries_of = _by_key(self.entries, name_key)
+        claims: dict[str, dict[str, None]] = {}
         for head, keys in groups.items():
             # The name the others are given for is the class; else the only class among them.
-            owners = (
-                [class_of[head]]
-                if head in class_of
-                else [class_of[key] for key in keys if key in class_of]
-            )
-            for entry in (entry for key in keys for entry in free.get(key, ())):
-                claims.setdefault(entry, []).extend(owners)
+            candidates = [head] if head in class_of else keys
+            owners = dict.fromkeys(class_of[key] for key in candidates if key in class_of)
+            for entry in (entry for key in keys for entry in entries_of.get(key, ())):
+                claims.setdefault(entry, {}).update(owners)
         for entry, owners in claims.items():
-            distinct = list(dict.fromkeys(owners))
-            if len(distinct) == 1:
-                self._take(distinct[0], [entry], how)
-            elif distinct:
-                self._set_aside(distinct, [entry], how)
+            if owners:
+                self._settle(list(owners), [entry], how, len(owners) == 1)
 
-    def _take(self, class_name: str, entries: Sequence[str], how: str) -> None:
+    def _settle(
+        self, classes: Sequence[str], entries: Sequence[str], how: str, unique: bool
+    ) -> None:
+        if unique:
+            self.matches += [NameMatch(classes[0], entry, how) for entry in entries]
+        else:
+            self.ambiguous.append(Ambiguity(tuple(classes), tuple(entries), how))
         for entry in entries:
-            self.matches.append(Match(class_name, entry, how))
-            del self.free[entry]
-        self.waiting.pop(class_name, None)
-
-    def _set_aside(self, classes: Sequence[str], entries: Sequence[str], how: str) -> None:
-        self.ambiguous.append(Ambiguity(tuple(classes), tuple(entries), how))
-        for entry in entries:
-            del self.free[entry]
+            del self.entries[entry]
         for name in classes:
-            self.waiting.pop(name, None)
-
-    def resolution(self) -> Resolution:
-        place = {name: k for k, name in enumerate(self.classes)}
-        return Resolution(
-            matches=tuple(sorted(self.matches, key=lambda match: place[match.class_name])),
-            missing=tuple(name for name in self.classes if name in self.waiting),
-            unused=tuple(self.free),
-            ambiguous=tuple(self.ambiguous),
-        )
+            self.unmatched.pop(name, None)
 
 
 def _groups(synonyms: Synonyms) -> dict[str, dict[str, None]]:
@@ -317,30 +313,6 @@ def _checked(names: list[Any], path: Path) -> tuple[str, ...]:
         return check_class_names(cleaned)
     except PoolError as error:
         raise PoolError(f"{path}: {error}") from error
-
-
-def check_class_names(class_names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names as they are; raise PoolError if one cannot be used, or two are the same."""
-    if isinstance(class_names, str):
-        raise PoolError(f"class_names must be a list of names, not one string: [{class_names!r}]")
-    seen: dict[str, str] = {}
-    for number, name in enumerate(class_names, start=1):
-        if not str(name).strip():
-            raise PoolError(f"class name {number} is blank; give every class a name")
-        clean(name, where=f"class name {number}")
-        # A name is kept as it is, so here not even the line breaks that clean() folds may pass.
-        if control := control_character(name):
-            raise PoolError(f"class name {number} contains the character {control}: {name!r}")
-        # Such names fill every template with the same words: no prompt could tell them apart.
-        if (key := name_key(name)) in seen:
-            raise PoolError(
-                f"two classes have the same name, {seen[key]!r} and {name!r} (case, underscores "
-                "and hyphens do not count): rename one"
-            )
-        seen[key] = name
-    if not seen:
-        raise PoolError("there are no classes: class_names is empty")
-    return tuple(str(name) for name in seen.values())
 
 
 def read_synonyms(path: str | Path) -> dict[str, list[str]]:

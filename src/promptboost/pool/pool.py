@@ -1,29 +1,238 @@
-"""The prompts that boosting may choose from: for every class a list of sentences of any length."""
+"""The prompts that boosting chooses from: for every class a list of sentences of any length."""
 
 import hashlib
 import json
+import re
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import compress, islice, repeat
 from statistics import median
-from typing import Any
+from typing import Any, Literal, TypeVar, get_args
 
-from promptboost.errors import PoolError
-from promptboost.pool.products import ClassPrompts, Texts, pack
-from promptboost.pool.templates import fill
+from promptboost.errors import PoolError, SettingError, a_type, few
+from promptboost.pool.templates import PLAIN_TEMPLATE, TEMPLATES, check_templates, fill
+from promptboost.pool.text import check_class_names, clean, is_listed, text_key
 
-_AT_ONCE = 4096
+#: The source of filled templates.
+TEMPLATE = "template"
+#: The source of templates followed by a sentence.
+CONCAT = "concat"
+
+Concatenate = Literal["none", "one", "all"]
+
+Sentences = Mapping[str, Sequence[str]]
+"""Sentences by class."""
+
+_BATCH = 4096  # texts hashed at once
+_SHOWN = 10  # texts; longer lists have a short repr
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One sentence of a pool, and where it comes from.
+
+    Examples
+    --------
+    >>> Prompt("a photo of an owl.", "template", template="a photo of a {}.").text
+    'a photo of an owl.'
+    """
+
+    text: str  # what is embedded and shown
+    source: str  # "template", "descriptions" or the name given to them, or "concat"
+    template: str | None = None  # the template it was made with, {} and all
+    sentence: str | None = None  # the description; of a concatenation, its second half
+    origin: str | None = None  # of a concatenation, the source of its sentence
+
+
+_Item = TypeVar("_Item", covariant=True)
+# A template or sentence, and its share of the text: (None, None) where a prompt has none.
+_Half = tuple[str | None, str | None]
+_NO_HALF: _Half = (None, None)
+
+
+class _LazySequence(Sequence[_Item]):
+    """Items computed on access; equal to any list or tuple of the same items."""
+
+    def _at(self, index: int) -> _Item:
+        raise NotImplementedError
+
+    def __getitem__(self, index: Any) -> Any:
+        numbers = range(len(self))[index]
+        return self._at(numbers) if isinstance(numbers, int) else tuple(map(self._at, numbers))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _LazySequence | tuple | list):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+
+class _Numbered(dict[Any, int]):
+    """Numbers its keys in the order in which they are first looked up."""
+
+    def __init__(self) -> None:
+        self.keys_in_order: list[Any] = []
+
+    def __missing__(self, key: Any) -> int:
+        self.keys_in_order.append(key)
+        return self.setdefault(key, len(self))
+
+
+class ClassPrompts(_LazySequence[Prompt]):
+    """The prompts of one class as three numbers each.
+
+    Eighty templates and a hundred sentences are eight thousand concatenations. Each template and
+    each sentence is stored once.
+    """
+
+    def __init__(self, class_name: str, prompts: Iterable[Prompt] = ()) -> None:
+        self.class_name = class_name
+        self._sources = _Numbered()  # pairs of source and origin
+        self._starts, self._ends = _Numbered(), _Numbered()  # halves
+        self._numbers = array("i"), array("i"), array("i")  # of the source, the start, the end
+        self._filled: dict[str | None, str | None] = {None: None}
+        for prompt in prompts:
+            self.append(prompt)
+
+    def append(self, prompt: Prompt) -> None:
+        """Add a prompt while the pool is made."""
+        if prompt.template not in self._filled:
+            self._filled[prompt.template] = fill(str(prompt.template), self.class_name)
+        start = self._filled[prompt.template]
+        halves = [half for half in (start, prompt.sentence) if half is not None]
+        if halves and all(map(str.strip, halves)) and " ".join(halves) == prompt.text:
+            first, second = (prompt.template, start), (prompt.sentence, prompt.sentence)
+        else:  # the text is not made of the two
+            first, second = (prompt.template, prompt.text), (prompt.sentence, None)
+        self._extend((prompt.source, prompt.origin), [first], [second])
+
+    def extend(self, other: "ClassPrompts") -> None:
+        """Add the prompts of another list."""
+        tables = (self._sources, self._starts, self._ends)
+        theirs = (other._sources, other._starts, other._ends)
+        for mine, table, numbers, added in zip(
+            self._numbers, tables, theirs, other._numbers, strict=True
+        ):
+            renumbered = [table[key] for key in numbers.keys_in_order]
+            mine.extend(renumbered[number] for number in added)
+
+    def extend_product(
+        self,
+        source: str,
+        templates: Sequence[str] | None,
+        sentences: Sequence[str] | None,
+        origin: str | None = None,
+    ) -> None:
+        """Add every template followed by every sentence; None leaves that half out."""
+        starts = [_NO_HALF]
+        if templates is not None:
+            starts = [(template, fill(template, self.class_name)) for template in templates]
+        ends = [_NO_HALF] if sentences is None else [(text, text) for text in sentences]
+        self._extend((source, origin), starts, ends)
+
+    def _extend(
+        self, source: tuple[str, str | None], starts: Sequence[_Half], ends: Sequence[_Half]
+    ) -> None:
+        first = [self._starts[half] for half in starts]
+        second = [self._ends[half] for half in ends]
+        self._numbers[0].extend(repeat(self._sources[source], len(first) * len(second)))
+        self._numbers[1].extend(start for start in first for _ in second)
+        self._numbers[2].extend(end for _ in first for end in second)
+
+    def __len__(self) -> int:
+        return len(self._numbers[0])
+
+    def _at(self, index: int) -> Prompt:
+        s, a, b = (numbers[index] for numbers in self._numbers)
+        source, origin = self._sources.keys_in_order[s]
+        template, start = self._starts.keys_in_order[a]
+        sentence, end = self._ends.keys_in_order[b]
+        return Prompt(_joined(start or "", end or ""), source, template, sentence, origin)
+
+    def text(self, index: int) -> str:
+        """Return the text of one prompt."""
+        _, start = self._starts.keys_in_order[self._numbers[1][index]]
+        _, end = self._ends.keys_in_order[self._numbers[2][index]]
+        return _joined(start or "", end or "")
+
+    def texts(self, key: Callable[[str], str] = str) -> Iterator[str]:
+        """Return all texts, in order, with `key` applied to the halves of each."""
+        starts = [key(text or "") for _, text in self._starts.keys_in_order]
+        ends = [key(text or "") for _, text in self._ends.keys_in_order]
+        return (_joined(starts[a], ends[b]) for a, b in zip(*self._numbers[1:], strict=True))
+
+    def counts(self) -> Counter[tuple[str, str | None]]:
+        """Count the prompts by source and, for concatenations, source of the sentence."""
+        keys = self._sources.keys_in_order
+        return Counter({keys[s]: n for s, n in Counter(self._numbers[0]).items()})
+
+    def distinct(self) -> "ClassPrompts":
+        """Keep the first of the prompts that differ only in case and white space."""
+        # The space between the halves keeps them apart under every step of text_key, so the key of
+        # a pair is the pair of the keys: a few hundred to compute, not ten thousand.
+        first: dict[str, int] = {}
+        for i, key in enumerate(self.texts(text_key)):
+            first.setdefault(key, i)
+        if len(first) == len(self):
+            return self
+        mask = bytearray(len(self))
+        for i in first.values():
+            mask[i] = True
+        return self._selected(mask)
+
+    def of(self, sources: Collection[str]) -> "ClassPrompts":
+        """Keep the prompts that come from some sources."""
+        wanted = [not {*key}.isdisjoint(sources) for key in self._sources.keys_in_order]
+        return self._selected(wanted[s] for s in self._numbers[0])
+
+    def _selected(self, mask: Iterable[object]) -> "ClassPrompts":
+        mask = bytearray(map(bool, mask))
+        result = ClassPrompts(self.class_name)
+        result._sources, result._starts, result._ends = self._sources, self._starts, self._ends
+        for numbers, selected in zip(self._numbers, result._numbers, strict=True):
+            selected.extend(compress(numbers, mask))
+        return result
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} prompts>"
+
+
+def _joined(start: str, end: str) -> str:
+    return f"{start} {end}" if start and end else start + end
+
+
+class _Texts(_LazySequence[str]):
+    """The texts of the prompts of a class."""
+
+    def __init__(self, prompts: ClassPrompts) -> None:
+        self._prompts = prompts
+
+    def __len__(self) -> int:
+        return len(self._prompts)
+
+    def _at(self, index: int) -> str:
+        return self._prompts.text(index)
+
+    def __iter__(self) -> Iterator[str]:
+        return self._prompts.texts()
+
+    def __repr__(self) -> str:
+        if len(self) <= _SHOWN:
+            return repr(tuple(self))
+        return f"<{len(self)} texts, from {self[0]!r} to {self[-1]!r}>"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PromptPool:
     """For every class an ordered list of prompts; made by :func:`build_pool`.
 
-    A pool never changes. Two pools are equal when their fingerprints are. Prompts are made when
-    they are asked for: ten thousand for each of a thousand classes take no more room than their
-    templates and sentences.
+    A pool never changes. Two pools are equal when their fingerprints are. Prompts are created on
+    access: a pool stores each template and each sentence once, and three numbers for each prompt.
 
     Examples
     --------
@@ -36,28 +245,35 @@ class PromptPool:
     """
 
     class_names: tuple[str, ...]  # in the order of the labels
-    templates: tuple[str, ...]  # what every class has in common, and boosting starts from
-    prompts_by_class: tuple[ClassPrompts, ...]  # sizes may differ; any sequences may be given
-    missing: tuple[str, ...] = ()  # classes for which descriptions were given but none was found
+    templates: tuple[str, ...]  # shared by all classes; boosting starts from them
+    prompts_by_class: tuple[Sequence[Prompt], ...]  # sizes may differ
+    missing: tuple[str, ...] = ()  # classes without descriptions, where descriptions were given
     unused: tuple[str, ...] = ()  # names in the descriptions that are no class of this pool
 
     def __post_init__(self) -> None:
         named = zip(self.class_names, self.prompts_by_class, strict=True)
-        object.__setattr__(self, "prompts_by_class", tuple(pack(*each) for each in named))
+        compact = (
+            prompts if isinstance(prompts, ClassPrompts) else ClassPrompts(name, prompts)
+            for name, prompts in named
+        )
+        object.__setattr__(self, "prompts_by_class", tuple(compact))
 
-    def prompts(self, class_name: str) -> ClassPrompts:
+    def prompts(self, class_name: str) -> Sequence[Prompt]:
         """Return the prompts of one class, in order."""
+        return self._compact(class_name)
+
+    def texts(self, class_name: str) -> Sequence[str]:
+        """Return the texts of the prompts of one class, in order, each created on access."""
+        return _Texts(self._compact(class_name))
+
+    def _compact(self, class_name: str) -> ClassPrompts:
         try:
-            return self.prompts_by_class[self._position[class_name]]
+            return self._by_name[class_name]
         except KeyError:
             raise PoolError(
                 f"the pool has no class {class_name!r}; it has {', '.join(self.class_names[:10])}"
                 f"{', …' if len(self.class_names) > 10 else ''}"
             ) from None
-
-    def texts(self, class_name: str) -> Sequence[str]:
-        """Return the texts of the prompts of one class, in order, each made when it is read."""
-        return Texts(self.prompts(class_name))
 
     def template_texts(self) -> list[list[str]]:
         """Return, for every class, every template filled: the j-th of all are one classifier."""
@@ -71,8 +287,15 @@ class PromptPool:
 
     @cached_property
     def prompts_by_source(self) -> dict[str, int]:
-        """How many prompts each source gave, in the order in which they are first met."""
-        return dict(sum((prompts.counts() for prompts in self.prompts_by_class), Counter()))
+        """How many prompts each source gave, in the order of first appearance."""
+        totals: Counter[str] = Counter()
+        for (source, _), n in self._counts.items():
+            totals[source] += n
+        return dict(totals)
+
+    @cached_property
+    def _counts(self) -> Counter[tuple[str, str | None]]:
+        return sum((prompts.counts() for prompts in self._by_name.values()), Counter())
 
     def statistics(self) -> dict[str, Any]:
         """Count classes, templates and prompts, by class and by source; ready for JSON."""
@@ -93,11 +316,11 @@ class PromptPool:
         }
 
     @cached_property
-    def _position(self) -> dict[str, int]:
-        return {name: k for k, name in enumerate(self.class_names)}
+    def _by_name(self) -> dict[str, ClassPrompts]:
+        return dict(zip(self.class_names, self.prompts_by_class, strict=True))  # type: ignore[arg-type]
 
     def __contains__(self, class_name: object) -> bool:
-        return class_name in self._position
+        return class_name in self._by_name
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PromptPool):
@@ -115,19 +338,321 @@ class PromptPool:
 def words_fingerprint(
     class_names: Sequence[str], templates: Sequence[str], texts_by_class: Iterable[Iterable[str]]
 ) -> str:
-    """Return what changes whenever a class name, a template, a text or their order changes.
+    """Hash class names, templates, texts and their order.
 
-    Saved ensembles carry it: it must stay what it is for pools that stay what they are.
+    Saved ensembles contain it: it must stay the same for equal pools.
     """
     digest = hashlib.blake2b(digest_size=16)
     # JSON marks where each string and list ends: ["ab", "c"] and ["a", "bc"] differ.
     digest.update(json.dumps([list(class_names), list(templates)]).encode())
     for texts in texts_by_class:
         digest.update(b"[")
-        rest, comma = iter(texts), b""
-        # A part at a time gives the bytes of one long list without making it.
-        while some := list(islice(rest, _AT_ONCE)):
-            digest.update(comma + json.dumps(some)[1:-1].encode())
-            comma = b", "
+        remaining, separator = iter(texts), b""
+        # Batches give the bytes of one long list without creating it.
+        while batch := list(islice(remaining, _BATCH)):
+            digest.update(separator + json.dumps(batch)[1:-1].encode())
+            separator = b", "
         digest.update(b"]")
     return digest.hexdigest()
+
+
+def build_pool(
+    class_names: Sequence[str],
+    *,
+    templates: Sequence[str] | None = None,
+    descriptions: Sentences | Mapping[str, Sentences] | None = None,
+    concatenate: Concatenate = "none",
+    concatenation_template: str = PLAIN_TEMPLATE,
+    source: str = "descriptions",
+    sources: Sequence[str] | None = None,
+) -> PromptPool:
+    """Make a pool from class names, templates and sentences about the classes.
+
+    A class has its filled templates first, then its descriptions, then the concatenations of
+    both. A prompt that differs from an earlier one of its class only in case or white space is
+    left out.
+
+    Parameters
+    ----------
+    class_names : sequence of str
+        Distinct names, in the order of the labels.
+    templates : sequence of str, optional
+        Sentences with one ``{}``; the package's own by default, none if empty.
+    descriptions : mapping of str to sequence of str, or mapping of such mappings, optional
+        Sentences by class; or several such mappings by the name of their source. Names are matched
+        as in :func:`read_pool`. Without templates every class needs some.
+    concatenate : {"none", "one", "all"}, default="none"
+        Also follow a filled template by each description: `concatenation_template`, or every one.
+    source : str, default="descriptions"
+        The source of prompts from `descriptions` without a source.
+    sources : sequence of str, optional
+        Which sources of `descriptions` to use, in this order; all of them by default.
+
+    Examples
+    --------
+    >>> pool = build_pool(
+    ...     ["owl", "flamingo"],
+    ...     templates=["a photo of a {}."],
+    ...     descriptions={"Owl": ["large round eyes"], "Flamingo": ["a long pink neck"]},
+    ...     concatenate="one",
+    ... )
+    >>> pool
+    <PromptPool: 2 classes, 6 prompts>
+    >>> pool.texts("owl")
+    ('a photo of an owl.', 'large round eyes', 'a photo of an owl. large round eyes')
+    >>> pool.template_texts()
+    [['a photo of an owl.'], ['a photo of a flamingo.']]
+
+    Pools of some of the sources, for an ablation:
+
+    >>> files = {"CuPL": {"owl": ["an owl has round eyes"]}, "DCLIP": {"owl": ["a hooked beak"]}}
+    >>> build_pool(["owl"], descriptions=files, sources=("CuPL",)).prompts_by_source
+    {'template': 80, 'CuPL': 1}
+    """
+    names = check_class_names(class_names)
+    shared = TEMPLATES if templates is None else check_templates(templates)
+    joining = _joining_templates(concatenate, shared, concatenation_template)
+    by_source = _by_source(descriptions or {}, clean(source, where="source"), sources)
+    sentences: dict[str, dict[str, list[str]]] = {name: {} for name in names}
+    unused: dict[str, None] = {}
+    for origin, by_class in by_source.items():
+        matched, strange = sentences_by_class(names, by_class)
+        for name, texts in matched.items():
+            sentences[name][origin] = texts
+        unused |= dict.fromkeys(strange)
+    missing = tuple(name for name in names if not sentences[name])
+    if joining and len(missing) == len(names):
+        raise PoolError(
+            f"concatenate={concatenate!r} needs descriptions, and no class has any: "
+            "give descriptions, or concatenate='none'"
+        )
+    if not shared and missing:
+        raise PoolError(
+            f"no prompts for the class {few([repr(name) for name in missing], 1)}: add descriptions "
+            "under that name, or use templates"
+        )
+    return PromptPool(
+        class_names=names,
+        templates=shared,
+        prompts_by_class=tuple(_composed(name, shared, sentences[name], joining) for name in names),
+        missing=missing if descriptions is not None else (),
+        unused=tuple(unused),
+    )
+
+
+def _composed(
+    name: str,
+    templates: tuple[str, ...],
+    sentences: Mapping[str, Sequence[str]],
+    joining: tuple[str, ...],
+) -> ClassPrompts:
+    prompts = ClassPrompts(name)
+    prompts.extend_product(TEMPLATE, templates, None)
+    for source, texts in sentences.items():
+        prompts.extend_product(source, None, texts)
+    for source, texts in sentences.items():
+        prompts.extend_product(CONCAT, joining, texts, origin=source)
+    return prompts.distinct()
+
+
+def _by_source(
+    descriptions: Mapping[str, Any], source: str, wanted: Sequence[str] | None
+) -> dict[str, Sentences]:
+    nested = [name for name, value in descriptions.items() if isinstance(value, Mapping)]
+    if (flat := [name for name in descriptions if name not in nested]) and nested:
+        raise PoolError(
+            f"the descriptions mix sources and classes: {nested[0]!r} has sentences by "
+            f"class, {flat[0]!r} is a list; give one or the other"
+        )
+    by_source: dict[str, Sentences] = {} if nested else {source: descriptions}
+    for key in nested:
+        name = clean(key, where="the name of a source")
+        if name in by_source:
+            raise PoolError(f"two sources are called {name!r}: rename one")
+        by_source[name] = descriptions[key]
+    if reserved := {TEMPLATE, CONCAT} & by_source.keys():
+        raise PoolError(
+            f"a source cannot be called {reserved.pop()!r}, which has a meaning of its own"
+        )
+    if wanted is None:
+        return by_source
+    _check_is_list(wanted)
+    for name in wanted:
+        if name not in by_source:
+            raise SettingError(f"there is no source {name!r}; there is {', '.join(by_source)}")
+    return {name: by_source[name] for name in wanted}
+
+
+def _check_is_list(sources: Iterable[str]) -> None:
+    if isinstance(sources, str):
+        raise SettingError(f"sources must be a list of names, not one string: [{sources!r}]")
+
+
+def _joining_templates(
+    concatenate: str, templates: tuple[str, ...], concatenation_template: str
+) -> tuple[str, ...]:
+    if concatenate not in get_args(Concatenate):
+        raise SettingError(f"concatenate must be 'none', 'one' or 'all', not {concatenate!r}")
+    if concatenate == "one":
+        return check_templates([concatenation_template])
+    if concatenate == "all" and not templates:
+        raise PoolError("concatenate='all' needs templates: give some, or concatenate='one'")
+    return templates if concatenate == "all" else ()
+
+
+def sentences_by_class(
+    class_names: Sequence[str], descriptions: Sentences
+) -> tuple[dict[str, list[str]], tuple[str, ...]]:
+    """Return the sentences of each class, and the names that match no class."""
+    if not descriptions:
+        return {}, ()
+    from promptboost.pool.names import match_names
+
+    matched = match_names(class_names, descriptions)
+    matched.check_clear("the descriptions")
+    by_class: dict[str, list[str]] = {}
+    for match in matched.matches:
+        label, sentences = f"the class {match.entry!r}", descriptions[match.entry]
+        if not is_listed(sentences):
+            raise PoolError(
+                f'{label} needs a list of sentences, not {a_type(sentences)}: write ["sentence", …]'
+            )
+        cleaned = [
+            clean(sentence, where=f"sentence {number} of {label}")
+            for number, sentence in enumerate(sentences, start=1)
+        ]
+        if cleaned:
+            by_class.setdefault(match.class_name, []).extend(cleaned)
+    return by_class, matched.unused
+
+
+def union(first: PromptPool, *others: PromptPool) -> PromptPool:
+    """Put pools together: all prompts of the first, then what each further one adds.
+
+    Classes are matched by name, spelled the same, and keep the order in which they first appear;
+    so do templates. A prompt that differs from an earlier one of its class only in case or white
+    space is left out.
+
+    Examples
+    --------
+    >>> from promptboost.pool import build_pool
+    >>> seen = build_pool(["owl"], templates=["a {}"], descriptions={"owl": ["round eyes"]})
+    >>> heard = build_pool(["owl", "bat"], templates=["a {}"])
+    >>> both = union(seen, heard)
+    >>> both.texts("owl"), both.texts("bat")
+    (('an owl', 'round eyes'), ('a bat',))
+    """
+    pools = (first, *others)
+    names = check_class_names(tuple(dict.fromkeys(n for pool in pools for n in pool.class_names)))
+    joined = {name: ClassPrompts(name) for name in names}
+    for pool in pools:
+        for name, prompts in pool._by_name.items():
+            joined[name].extend(prompts)
+    distinct = {name: prompts.distinct() for name, prompts in joined.items()}
+    described = {
+        name
+        for name, prompts in distinct.items()
+        if any(source != TEMPLATE for source, _ in prompts.counts())
+    }
+    missing = {name for pool in pools for name in pool.missing} - described
+    unused = dict.fromkeys(name for pool in pools for name in pool.unused)
+    return PromptPool(
+        class_names=names,
+        templates=check_templates(template for pool in pools for template in pool.templates),
+        prompts_by_class=tuple(distinct.values()),
+        missing=tuple(name for name in names if name in missing),
+        unused=tuple(name for name in unused if name not in names),
+    )
+
+
+def from_sources(pool: PromptPool, sources: Collection[str]) -> PromptPool:
+    """Keep the prompts that come from some sources, in the order they have.
+
+    A concatenation comes from ``"concat"`` and from the source of its sentence: naming either
+    keeps it. Filled templates come from ``"template"``; names are the keys of
+    ``pool.prompts_by_source``. The templates of the pool itself stay: boosting starts from them.
+
+    Examples
+    --------
+    >>> from promptboost.pool import build_pool
+    >>> files = {"CuPL": {"owl": ["an owl has round eyes"]}, "DCLIP": {"owl": ["a hooked beak"]}}
+    >>> pool = build_pool(["owl"], templates=["a {}."], descriptions=files, concatenate="all")
+    >>> from_sources(pool, ("template", "DCLIP")).texts("owl")
+    ('an owl.', 'a hooked beak', 'an owl. a hooked beak')
+    """
+    _check_is_list(sources)
+    known = dict.fromkeys(name for pair in pool._counts for name in pair if name is not None)
+    for source in sources:
+        if source not in known:
+            raise SettingError(f"the pool has no source {source!r}; it has {', '.join(known)}")
+    chosen = {name: prompts.of(sources) for name, prompts in pool._by_name.items()}
+    for name, prompts in chosen.items():
+        if not prompts:
+            raise PoolError(
+                f"the class {name!r} has no prompts from {', '.join(sources)}: add another source "
+                f"({', '.join(known)})"
+            )
+    return replace(pool, prompts_by_class=tuple(chosen.values()))
+
+
+def deduplicate(pool: PromptPool) -> tuple[PromptPool, int]:
+    """Keep the first of the prompts of a class that differ only in case or white space.
+
+    Returns the pool, and how many prompts were left out. Pools of :func:`build_pool` and
+    :func:`union` have no repeats; those read from a file may.
+
+    Examples
+    --------
+    >>> from promptboost.pool import Prompt
+    >>> prompts = (Prompt("round eyes", "mine"), Prompt("Round  eyes", "theirs"))
+    >>> deduplicate(PromptPool(("owl",), (), (prompts,)))
+    (<PromptPool: 1 classes, 1 prompts>, 1)
+    """
+    distinct = tuple(prompts.distinct() for prompts in pool._by_name.values())
+    dropped = sum(map(len, pool.prompts_by_class)) - sum(map(len, distinct))
+    return replace(pool, prompts_by_class=distinct), dropped
+
+
+def sentence_sources(pool: PromptPool, wanted: str = "") -> list[str]:
+    """List the sources of the pool's sentences, or those of them that are `wanted`."""
+    sources = [source for source in pool.prompts_by_source if source not in (TEMPLATE, CONCAT)]
+    words = [word.strip() for word in wanted.split(",") if word.strip()]
+    if not words:
+        return sources
+    for word in words:
+        if not any(source_matches(source, word) for source in sources):
+            has = f"it has {', '.join(sources)}" if sources else "it has templates only"
+            raise PoolError(
+                f"the pool has no sentences from {word!r}; {has}. Build one with the file that has "
+                "them: promptboost pool build --help"
+            )
+    return [source for source in sources if any(source_matches(source, word) for word in words)]
+
+
+def of_sources(pool: PromptPool, wanted: str) -> PromptPool:
+    """Keep the templates and the sentences of some sources, as in :func:`sentence_sources`."""
+    if not wanted:
+        return pool
+    sources = sentence_sources(pool, wanted)
+    # A pool may consist of sentences alone.
+    return from_sources(pool, [*(t for t in pool.prompts_by_source if t == TEMPLATE), *sources])
+
+
+def sentences(pool: PromptPool, wanted: str) -> list[list[Prompt]]:
+    """Return the sentences of some sources for each class, without templates and concatenations."""
+    names = set(sentence_sources(pool, wanted))
+    return [
+        [prompt for prompt in prompts if prompt.source in names and prompt.template is None]
+        for prompts in pool.prompts_by_class
+    ]
+
+
+def source_matches(source: str, word: str) -> bool:
+    """Return whether a word names a source, in any case.
+
+    It may be the whole name, the part before or after a colon, or the first word of the latter.
+    """
+    family, _, last = source.partition(":")
+    short = last or source
+    names = (source, family, short, re.split(r"[_.]", short)[0])
+    return word.casefold() in {name.casefold() for name in names}

@@ -1,4 +1,4 @@
-"""Sources of sentences that met the classes, and the pools made of them or of a saved pool."""
+"""Pools made of files: their names are matched with the classes, and their sentences joined."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,69 +7,61 @@ from pathlib import Path
 
 from promptboost.config import FitConfig
 from promptboost.errors import PoolError, SettingError, few
-from promptboost.pool.build import Concatenate, build_pool, emoji_descriptions
-from promptboost.pool.combination import goes_by
 from promptboost.pool.io import is_saved_pool, load_pool
-from promptboost.pool.names import Resolution, check_class_names, resolve
-from promptboost.pool.pool import PromptPool
-from promptboost.pool.readers import read_sources
+from promptboost.pool.names import NameMatches, match_names
+from promptboost.pool.pool import Concatenate, PromptPool, build_pool, source_matches
+from promptboost.pool.readers import emoji_descriptions, read_sources
 from promptboost.pool.readers.source import Source
 from promptboost.pool.templates import clip_templates
-from promptboost.pool.text import distinct
+from promptboost.pool.text import check_class_names, distinct
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """A source, how its names met the classes, and the sentences each class gets, repeats and all."""
+class ClassMatch:
+    """A source, its names matched with classes, and the sentences of each class, with repeats."""
 
     source: Source
-    resolution: Resolution
+    names: NameMatches
     texts: dict[str, list[str]]
 
 
-def meet(
+def match_classes(
     source: Source, class_names: Sequence[str], synonyms: Mapping[str, Sequence[str]] | None = None
-) -> Meeting:
-    """Find for every class its sentences.
+) -> ClassMatch:
+    """Match the names of a source with the classes.
 
     Examples
     --------
-    >>> from pathlib import Path
     >>> source = Source("mine", "plain", Path("mine.json"), {"Owl": ("large round eyes",)})
-    >>> meet(source, ["owl", "bat"]).texts
+    >>> match_classes(source, ["owl", "bat"]).texts
     {'owl': ['large round eyes']}
     """
-    if source.templates:
-        # Templates have no names to meet: every class gets them all.
-        resolution = Resolution((), (), (), ())
-    else:
-        resolution = resolve(class_names, source.sentences, synonyms)
-    entries: dict[str, list[str]] = {name: [] for name in class_names}
-    for match in resolution.matches:
-        entries[match.class_name].append(match.entry)
-    texts = {name: source.texts(names, name) for name, names in entries.items()}
-    return Meeting(
-        source, resolution, {name: sentences for name, sentences in texts.items() if sentences}
-    )
+    # Templates have no names: every class gets them all.
+    matched = NameMatches()
+    if not source.templates:
+        matched = match_names(class_names, source.sentences, synonyms)
+    texts = {name: source.texts(matched.entries(name), name) for name in class_names}
+    return ClassMatch(source, matched, {name: listed for name, listed in texts.items() if listed})
 
 
-def join(meetings: Iterable[Meeting], class_names: Sequence[str]) -> dict[str, list[str]]:
-    """Put the sentences of all sources together, in their order, each sentence once.
+def join_sentences(
+    matches: Iterable[ClassMatch], class_names: Sequence[str]
+) -> dict[str, list[str]]:
+    """Join the sentences of all sources, in their order, without repeats.
 
     Examples
     --------
-    >>> from pathlib import Path
     >>> source = Source("mine", "plain", Path("mine.json"), {"Owl": ("large  eyes", "Large eyes")})
-    >>> join([meet(source, ["owl"])], ["owl"])
+    >>> join_sentences([match_classes(source, ["owl"])], ["owl"])
     {'owl': ['large  eyes']}
     """
     texts: dict[str, list[str]] = {name: [] for name in class_names}
-    for meeting in meetings:
-        meeting.resolution.check_clear(
-            str(meeting.source.path),
+    for match in matches:
+        match.names.check_clear(
+            str(match.source.path),
             'say which in a file {"class": ["other name", …]} and give it as --synonyms, or rename one',
         )
-        for name, sentences in meeting.texts.items():
+        for name, sentences in match.texts.items():
             texts[name] += sentences
     joined = {name: distinct(sentences) for name, sentences in texts.items() if sentences}
     if not joined:
@@ -82,28 +74,44 @@ def join(meetings: Iterable[Meeting], class_names: Sequence[str]) -> dict[str, l
 
 def sentences_about(sources: Sequence[Source], class_name: str) -> dict[str, list[str]]:
     """Return the sentences of one class by the name of the source."""
-    met = [(source.name, meet(source, [class_name])) for source in sources]
-    if not any(item.texts or item.resolution.matches for _, item in met):
+    matches = [match_classes(source, [class_name]) for source in sources]
+    if not any(match.texts or match.names.matches for match in matches):
         entries = [entry for source in sources for entry in source.sentences]
         near = get_close_matches(class_name, entries, n=3) or entries[:3]
         raise PoolError(
             f"there is no class {class_name!r}; there is {', '.join(map(repr, dict.fromkeys(near)))}"
         )
-    return {name: item.texts.get(class_name, []) for name, item in met}
+    return {match.source.name: match.texts.get(class_name, []) for match in matches}
 
 
 def read_pool(
-    path: str | Path,
+    path: str | Path | Sequence[str | Path],
     class_names: Sequence[str],
     *,
     templates: Sequence[str] | None = None,
     concatenate: Concatenate = "none",
+    synonyms: Mapping[str, Sequence[str]] | None = None,
+    sources: Sequence[str] | None = None,
 ) -> PromptPool:
-    """Make the pool of some classes from one file of any known format.
+    """Make the pool of some classes from files of any known format.
 
-    It is what :func:`read_sources` reads, its names meeting the classes as in :func:`resolve`; or a
-    pool that :func:`save_pool` wrote as JSON Lines, which is taken whole: `templates` and
-    `concatenate`, as for :func:`build_pool`, are not for it.
+    Names are matched from the strictest spelling to the loosest: case, underscores and hyphens,
+    `synonyms`, CamelCase, the plural, and more. A name that matches in more than one way is an error.
+
+    Parameters
+    ----------
+    path : path-like, or sequence of path-like
+        Files or folders that :func:`read_sources` reads. A single pool that :func:`save_pool` wrote
+        as JSON Lines is used as it is, and none of the parameters below apply.
+    class_names : sequence of str
+    templates, concatenate
+        As for :func:`build_pool`.
+    synonyms : mapping of str to sequence of str, optional
+        Other names of a class.
+    sources : sequence of str, optional
+        Which of the sources to use, in this order, by name (``"cupl_full"``,
+        ``"proapo:CuPL_full"``), by the part of it after the colon, by the first word of that
+        (``"cupl"``) or by format, in any case.
 
     Examples
     --------
@@ -115,85 +123,68 @@ def read_pool(
     >>> pool.prompts("barn_owl")[-1].text, pool.prompts("barn_owl")[-1].source, pool.missing
     ('barn owl, which has large round eyes.', 'dclip', ('bat',))
     """
-    if is_saved_pool(path):
+    paths = [path] if isinstance(path, str | Path) else list(path)
+    if len(paths) == 1 and sources is None and is_saved_pool(paths[0]):
         if templates is not None or concatenate != "none":
-            raise SettingError(f"{path} is a saved pool: it has templates and concatenations")
-        return rename_classes(load_pool(path), class_names, where=str(path))
-    meetings = [meet(source, class_names) for source in read_sources(path)]
-    return join_pool(meetings, class_names, templates=templates, concatenate=concatenate)
+            raise SettingError(f"{paths[0]} is a saved pool: it has templates and concatenations")
+        pool = load_pool(paths[0])
+        return rename_classes(pool, class_names, synonyms=synonyms, where=str(paths[0]))
+    matches = [
+        match_classes(source, class_names, synonyms)
+        for each in paths
+        for source in read_sources(each)
+    ]
+    if sources is not None:
+        matches = choose_sources(matches, sources)
+    return join_pool(matches, class_names, templates=templates, concatenate=concatenate)
 
 
 def join_pool(
-    meetings: Sequence[Meeting],
+    matches: Sequence[ClassMatch],
     class_names: Sequence[str],
     *,
     templates: Sequence[str] | None = None,
     concatenate: Concatenate = "none",
-    sources: Sequence[str] | None = None,
 ) -> PromptPool:
-    """Make a pool of sources that met the classes; every prompt keeps the name of its source.
-
-    Examples
-    --------
-    >>> from promptboost.pool.readers.source import Source
-    >>> source = Source("mine", "plain", Path("mine.json"), {"Owl": ("large round eyes",)})
-    >>> join_pool([meet(source, ["owl"])], ["owl"], templates=["a {}."]).prompts_by_source
-    {'template': 1, 'mine': 1}
-    """
-    chosen = meetings if sources is None else choose_sources(meetings, sources)
-    for meeting in chosen:
-        _check_clear(meeting.resolution, str(meeting.source.path))
-    own_templates = [text for meeting in chosen for text in meeting.source.templates]
-    if own_templates and templates is not None:
-        raise SettingError("a source has templates of its own: leave templates out, or the source")
+    """Make a pool of matched sources; every prompt keeps the name of its source."""
     by_source: dict[str, dict[str, list[str]]] = {}
-    for meeting in chosen:
-        if not meeting.source.templates:
-            by_class = by_source.setdefault(meeting.source.name, {})
-            for name, texts in meeting.texts.items():
+    for match in matches:
+        _check_clear(match.names, str(match.source.path))
+        if not match.source.templates:
+            by_class = by_source.setdefault(match.source.name, {})
+            for name, texts in match.texts.items():
                 by_class.setdefault(name, []).extend(texts)
-    if not own_templates and not any(by_source.values()):
-        raise PoolError(_nothing_met(chosen, class_names))
+    from_files = [text for match in matches for text in match.source.templates]
+    if from_files and templates is not None:
+        raise SettingError("a source has templates of its own: leave templates out, or the source")
+    if not from_files and not any(by_source.values()):
+        raise PoolError(_no_match(matches, class_names))
     pool = build_pool(
         class_names,
-        templates=own_templates or templates,
+        templates=from_files or templates,
         descriptions=by_source or None,
         concatenate=concatenate,
     )
-    unused = dict.fromkeys(name for meeting in chosen for name in meeting.resolution.unused)
+    unused = dict.fromkeys(name for match in matches for name in match.names.unused)
     return replace(pool, unused=tuple(unused))
 
 
-def choose_sources(meetings: Sequence[Meeting], wanted: Iterable[str]) -> list[Meeting]:
-    """Take some of the sources, in the order wanted; raise SettingError if there is none of a name.
-
-    A source goes by its name (``"cupl_full"``, ``"proapo:CuPL_full"``), by the part of it after
-    the colon, by the first word of that (``"cupl"``) and by its format, all
-    without regard to case. A word that several go by takes all of them. Templates always stay.
-
-    Examples
-    --------
-    >>> from promptboost.pool.readers.source import Source
-    >>> def source(name):
-    ...     return meet(Source(name, "proapo", Path(name), {"owl": ("eyes",)}), ["owl"])
-    >>> met = [source("proapo:CuPL_base"), source("proapo:DCLIP"), source("proapo:AWT")]
-    >>> [meeting.source.name for meeting in choose_sources(met, ["dclip", "cupl"])]
-    ['proapo:DCLIP', 'proapo:CuPL_base']
-    """
+def choose_sources(matches: Sequence[ClassMatch], wanted: Iterable[str]) -> list[ClassMatch]:
+    """Select sources by name or format, in the order wanted, and all templates; see :func:`read_pool`."""
     if isinstance(wanted, str):
         raise SettingError(f"sources must be a list of names, not one string: [{wanted!r}]")
-    taken = [meeting for meeting in meetings if meeting.source.templates]
+    chosen = {id(match): match for match in matches if match.source.templates}
     for word in wanted:
-        fitting = [
-            meeting
-            for meeting in meetings
-            if goes_by(meeting.source.name, word) or meeting.source.kind == word.casefold()
+        named = [
+            match
+            for match in matches
+            if source_matches(match.source.name, word) or match.source.kind == word.casefold()
         ]
-        if not fitting:
-            names = dict.fromkeys(meeting.source.name for meeting in meetings)
+        if not named:
+            names = dict.fromkeys(match.source.name for match in matches)
             raise SettingError(f"there is no source {word!r}; there is {', '.join(names)}")
-        taken += [one for one in fitting if not any(one is other for other in taken)]
-    return taken
+        chosen |= {id(match): match for match in named}
+    return list(chosen.values())
 
 
 def rename_classes(
@@ -203,7 +194,7 @@ def rename_classes(
     synonyms: Mapping[str, Sequence[str]] | None = None,
     where: str = "the pool",
 ) -> PromptPool:
-    """Put the names and the order of these classes on a pool; its texts stay as they are.
+    """Rename and reorder the classes of a pool; its texts stay the same.
 
     Examples
     --------
@@ -213,39 +204,41 @@ def rename_classes(
     (('a Barn Owl.',), ('Eel',))
     """
     names = check_class_names(class_names)
-    met = resolve(names, pool.class_names, synonyms)
-    _check_clear(met, where)
-    if met.missing:
+    matched = match_names(names, pool.class_names, synonyms)
+    _check_clear(matched, where)
+    if matched.missing:
         raise PoolError(
-            f"{where} has no prompts for the class {_quoted(met.missing, 1)}; it has "
+            f"{where} has no prompts for the class {_quoted(matched.missing, 1)}; it has "
             f"{_quoted(pool.class_names)}. Make it again for these classes: promptboost pool build "
             f"SOURCES … --classes DATA -o {Path(where).name}"
         )
+    entry_of: dict[str, str] = {}
     for name in names:
-        if len(both := met.entries(name)) > 1:
-            raise PoolError(f"{where}: {_quoted(both)} are one class, {name!r}; join them first")
-    described = {name for name in names if met.entries(name)[0] not in pool.missing}
+        entry_of[name], *others = matched.entries(name)
+        if others:
+            both = _quoted([entry_of[name], *others])
+            raise PoolError(f"{where}: {both} are one class, {name!r}; join them first")
     return PromptPool(
         class_names=names,
         templates=pool.templates,
-        prompts_by_class=tuple(pool.prompts(met.entries(name)[0]) for name in names),
-        missing=tuple(name for name in names if name not in described),
-        unused=tuple(dict.fromkeys((*met.unused, *pool.unused))),
+        prompts_by_class=tuple(pool.prompts(entry_of[name]) for name in names),
+        missing=tuple(name for name in names if entry_of[name] in pool.missing),
+        unused=tuple(dict.fromkeys((*matched.unused, *pool.unused))),
     )
 
 
-def _check_clear(resolution: Resolution, where: str) -> None:
-    resolution.check_clear(
+def _check_clear(names: NameMatches, where: str) -> None:
+    names.check_clear(
         where,
         'rename one, or say which in a file {"class": ["other name", …]} and type: promptboost '
         f"pool build {where} --classes DATA --synonyms THAT_FILE -o pool.jsonl",
     )
 
 
-def _nothing_met(meetings: Sequence[Meeting], class_names: Sequence[str]) -> str:
-    names = [entry for meeting in meetings for entry in meeting.source.sentences]
-    paths = few(list(dict.fromkeys(str(meeting.source.path) for meeting in meetings)), 3)
-    if any(meeting.resolution.matches for meeting in meetings):
+def _no_match(matches: Sequence[ClassMatch], class_names: Sequence[str]) -> str:
+    names = [entry for match in matches for entry in match.source.sentences]
+    paths = few(list(dict.fromkeys(str(match.source.path) for match in matches)), 3)
+    if any(match.names.matches for match in matches):
         why = f"{paths} has the names of classes, but only blank or damaged sentences"
     else:
         why = f"{paths} is about {_quoted(names)}, and the classes are {_quoted(class_names)}"
@@ -257,12 +250,12 @@ def _quoted(names: Sequence[str], most: int = 3) -> str:
 
 
 def pool_for(settings: FitConfig, source: object, class_names: Sequence[str]) -> PromptPool:
-    """Make the pool that settings ask for; the emoji come with sentences of their own.
+    """Make the pool of a fit; the emoji come with sentences of their own.
 
-    A saved pool is taken as it is, templates and concatenations included.
+    A saved pool is used as it is, templates and concatenations included.
     """
     if settings.prompts is not None and is_saved_pool(settings.prompts):
-        _check_left_open(settings)
+        _check_unset(settings)
         return read_pool(settings.prompts, class_names)
     templates = clip_templates() if settings.templates == "clip" else None
     if settings.prompts is not None:
@@ -278,12 +271,12 @@ def pool_for(settings: FitConfig, source: object, class_names: Sequence[str]) ->
     )
 
 
-def _check_left_open(settings: FitConfig) -> None:
-    """Raise for settings that a saved pool has settled already."""
-    for name, usual in (("templates", "own"), ("concatenate", "none")):
-        if (asked := getattr(settings, name)) != usual:
+def _check_unset(settings: FitConfig) -> None:
+    """Raise for settings that a saved pool already determines."""
+    for name, default in (("templates", "own"), ("concatenate", "none")):
+        if (value := getattr(settings, name)) != default:
             raise SettingError(
-                f"{name} is {asked!r}, but {settings.prompts} is a saved pool and has been made with "
+                f"{name} is {value!r}, but {settings.prompts} is a saved pool and has been made with "
                 f"its own; leave {name} out, or make the pool again with: promptboost pool build … "
-                f"--{name} {asked} -o {Path(settings.prompts or '').name}"
+                f"--{name} {value} -o {Path(settings.prompts or '').name}"
             )

@@ -1,6 +1,6 @@
 """Templates: sentences with one ``{}`` where the name of a class goes.
 
-The list, ``data/templates.txt``, is our own. It spans what changes between images of the same thing: the
+The list, ``data/templates.txt``, spans what changes between images of the same thing: the
 kind of photograph, its quality, the viewpoint, the setting, and the ways a thing is drawn or made.
 """
 
@@ -32,6 +32,18 @@ _SOUNDS_LIKE_YOU_OR_ONE = re.compile(
 _SILENT_H = re.compile(r"heir|honest|honou?r|hour", re.IGNORECASE)
 
 
+_IS = frozenset(
+    ["a", "an", "covered", "found", "known", "located", "made", "served", "similar", "used"]
+)
+_VERB = frozenset(
+    [
+        *("are", "can", "has", "have", "is", "looks"),
+        *("may", "often", "sometimes", "typically", "usually"),
+    ]
+)
+_FIRST_WORD = re.compile(r"[^\W\d_]+(?![\w-])")
+
+
 def fill(template: str, name: str) -> str:
     """Put the name of a class into a template.
 
@@ -50,6 +62,22 @@ def fill(template: str, name: str) -> str:
     if _begins_with_vowel_sound(words):
         template = _ARTICLE_BEFORE_NAME.sub(r"\1n {}", template)
     return template.replace("{}", words)
+
+
+def connect(class_name: str, fragment: str) -> str:
+    """Make a sentence of a class and a fragment, as DCLIP does.
+
+    Unlike in DCLIP's code, "a", "an" and verbs are recognized as whole words: "antlers" is no "a".
+
+    Examples
+    --------
+    >>> connect("owl", "a hooked beak"), connect("owl", "large eyes")
+    ('owl, which is a hooked beak.', 'owl, which has large eyes.')
+    """
+    first = _FIRST_WORD.match(fragment)
+    word = first[0].lower() if first else ""
+    connector = "which is" if word in _IS else "which" if word in _VERB else "which has"
+    return f"{class_name.replace('_', ' ')}, {connector} {fragment.rstrip(' .')}."
 
 
 def check_templates(templates: Iterable[str]) -> tuple[str, ...]:

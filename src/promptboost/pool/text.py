@@ -1,4 +1,4 @@
-"""Texts and names: what they may contain, when two are the same, and where a name is in a text."""
+"""Rules for texts and class names: valid characters, equality, and names in sentences."""
 
 import re
 import unicodedata
@@ -7,7 +7,7 @@ from typing import TypeGuard
 
 from promptboost.errors import PoolError
 
-# Characters that turn text around: they can make a report or terminal show what is not there.
+# Characters that reverse text: they can make a report or terminal show other words.
 _DIRECTION_MARKS = frozenset(
     "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 )
@@ -15,18 +15,18 @@ _REFUSED_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 
 def clean(text: object, *, where: str) -> str:
-    """Return a text fit for terminals and HTML, or say why it is not.
+    """Return a text that is safe in terminals and HTML; raise PoolError if there is none.
 
-    Runs of white space, line breaks and tabs among them, become one space. All other control
-    characters, marks that reverse the direction of writing, and halves of surrogate pairs are
-    refused and not removed: they are a sign of a damaged or hostile file.
+    Runs of white space, line breaks and tabs included, become one space. All other control
+    characters, marks that reverse the direction of writing, and halves of surrogate pairs raise an
+    error: they are a sign of a damaged or hostile file.
     """
     if not isinstance(text, str):
         raise PoolError(f"{where} must be a string, not {type(text).__name__}: {_short(text)}")
     folded = " ".join(text.split())
     if not folded:
         raise PoolError(f"{where} is empty; remove it or write a sentence")
-    # What Python makes of bytes in a file name that are not UTF-8: no other text has these.
+    # Python's surrogates for bytes in a file name that are not UTF-8.
     if any("\udc80" <= character <= "\udcff" for character in folded):
         shown = text.encode("utf-8", "backslashreplace").decode("utf-8")
         raise PoolError(f"{where} has bytes that are not UTF-8; rename it: {_short(shown)}")
@@ -36,7 +36,7 @@ def clean(text: object, *, where: str) -> str:
 
 
 def control_character(text: str) -> str | None:
-    """Return the code point of the first character that no prompt may contain, if there is one."""
+    """Return the code point of the first invalid character, or None."""
     if text.isascii() and text.isprintable():
         return None
     for character in text:
@@ -46,17 +46,17 @@ def control_character(text: str) -> str | None:
 
 
 def text_key(text: str) -> str:
-    """Return what two texts share when they differ only in case and white space."""
+    """Return a key that ignores case and white space."""
     return " ".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
 def name_key(name: str) -> str:
-    """Return what two class names share when they differ in case, underscores or hyphens only."""
+    """Return a key of a class name that ignores case, white space, underscores and hyphens."""
     return text_key(re.sub(r"[_\-]", " ", name))
 
 
 def is_listed(sentences: object) -> TypeGuard[Iterable[object]]:
-    """Tell whether a value is a list of sentences: no text, no mapping, no set, which has no order."""
+    """Return whether a value is an ordered collection of sentences."""
     if isinstance(sentences, str | bytes | Mapping | set | frozenset):
         return False
     return isinstance(sentences, Iterable)
@@ -73,6 +73,30 @@ def distinct(sentences: Iterable[str]) -> list[str]:
 def _short(value: object, limit: int = 60) -> str:
     shown = ascii(value)
     return shown if len(shown) <= limit else f"{shown[:limit]}…"
+
+
+def check_class_names(class_names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names as they are; raise PoolError if one cannot be used, or two are the same."""
+    if isinstance(class_names, str):
+        raise PoolError(f"class_names must be a list of names, not one string: [{class_names!r}]")
+    seen: dict[str, str] = {}
+    for number, name in enumerate(class_names, start=1):
+        if not str(name).strip():
+            raise PoolError(f"class name {number} is blank; give every class a name")
+        clean(name, where=f"class name {number}")
+        # A name is kept as it is, so here not even the line breaks that clean() folds may pass.
+        if control := control_character(name):
+            raise PoolError(f"class name {number} contains the character {control}: {name!r}")
+        # Such names fill every template with the same words: no prompt could tell them apart.
+        if (key := name_key(name)) in seen:
+            raise PoolError(
+                f"two classes have the same name, {seen[key]!r} and {name!r} (case, underscores "
+                "and hyphens do not count): rename one"
+            )
+        seen[key] = name
+    if not seen:
+        raise PoolError("there are no classes: class_names is empty")
+    return tuple(str(name) for name in seen.values())
 
 
 # "ApplyLipstick", and the capitals of "BMWCar" stay together.
@@ -104,7 +128,7 @@ def _joined(name: str) -> str:
 
 
 def singular(name: str) -> str:
-    """Return what is left of a name when spaces, marks and a plural do not count."""
+    """Return a key of a name that ignores spaces, marks and the plural."""
     joined = _joined(name)
     if joined.endswith("ies") and len(joined) > 4:
         return f"{joined[:-3]}y"
@@ -117,7 +141,7 @@ Key = Callable[[str], str]
 Spelling = tuple[str, Key]
 
 STRICT: tuple[Spelling, ...] = (("exact", str), ("case", text_key), ("underscores", name_key))
-"""What a reader would not call another name. Tried before synonyms."""
+"""Rules under which two spellings are one name. Tried before synonyms."""
 
 LOOSE: tuple[Spelling, ...] = (
     ("slash", _slash),
@@ -127,7 +151,7 @@ LOOSE: tuple[Spelling, ...] = (
     ("joined", _joined),
     ("plural", singular),
 )
-"""What is tried after synonyms: a synonym is what somebody said, this is a rule."""
+"""Looser rules, tried after synonyms, which the user has given."""
 
 _WORD = re.compile(r"[^\W_]+")
 
@@ -147,7 +171,7 @@ class NameFinder:
         self._lengths = {word: sorted(sizes, reverse=True) for word, sizes in lengths.items()}
 
     def named(self, text: str) -> Iterator[str]:
-        """Read from left to right and give the names met; a name found is stepped over whole."""
+        """Yield the names in a text from left to right, without overlaps."""
         words = self._words(text)
         i = 0
         while i < len(words):

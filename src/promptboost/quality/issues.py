@@ -1,6 +1,6 @@
 """Images of a run that somebody should look at: wrong labels, copies, outliers; the most suspicious first.
 
-Learnt and held-out images are judged alike, each without its own label: by the words of the run's pool,
+Learned and held-out images are judged alike, each without its own label: by the words of the run's pool,
 which have seen no image, and by the other images, see :mod:`promptboost.quality.suspects`.
 """
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from promptboost.baselines.baselines import pool_heads, zero_shot_head
 from promptboost.data import Dataset
 from promptboost.data.copies import LEAST_COSINE
-from promptboost.data.shots import Task, image_ids, load_task
+from promptboost.data.shots import Task, load_task
 from promptboost.errors import DataError, RunError, command_name, count, percent, place
 from promptboost.io import write_json
 from promptboost.progress import Progress, no_progress
@@ -175,7 +175,7 @@ def _images(folder: RunFolder, source: str | None, progress: Progress) -> Task:
             again = f"{command_name()} fit {shlex.quote(place(source))}"
         raise RunError(
             f"the images in {source or folder.source} are not those that the run in {folder.home} "
-            "learnt from: some were changed, added, removed or labelled anew since. To look at them "
+            "learnt from: some were changed, added, removed or labeled anew since. To look at them "
             f"as they are now, fit again: {again} -o NEW, then {command_name()} issues NEW"
         )
     return task
@@ -186,7 +186,7 @@ class _Images:
 
     def __init__(self, learn: Dataset, held_out: Dataset, chances: NDArray[np.float64]) -> None:
         self._names, self._chances = learn.class_names, chances
-        self._ids = [*image_ids(learn), *image_ids(held_out)]
+        self._ids = [*learn.ids, *held_out.ids]
         self._labels = np.concatenate([learn.labels, held_out.labels])
         self._learnt = len(learn)
         self._place = {name: i for i, name in enumerate(self._ids)}

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from promptboost.baselines.measures import Indices
-from promptboost.boosting.gradient.scale import dealt
 from promptboost.boosting.residual import set_aside_logits, spread_metric
+from promptboost.boosting.scale import dealt
 from promptboost.errors import EmbeddingError, LabelError
 from promptboost.progress import Progress, no_progress
 

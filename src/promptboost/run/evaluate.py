@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from promptboost.baselines.baselines import zero_shot_head
 from promptboost.baselines.measures import OURS, Guesses, confusions, coverage, per_class
 from promptboost.data import Dataset, load_data
-from promptboost.data.shots import divide, image_ids
+from promptboost.data.shots import divide
 from promptboost.encoders.base import UnitRows
 from promptboost.errors import DataError, PromptBoostError
 from promptboost.model import PromptClassifier
@@ -144,7 +144,7 @@ def _figures(
     """Measure guesses; without an inspection, nobody knows which images were learnt from."""
     names, labels = data.class_names, data.labels
     leaked = None if inspection is None else inspection.leaked
-    mixed = confusions(names, labels, guesses[-1].held_out, image_ids(data))
+    mixed = confusions(names, labels, guesses[-1].held_out, data.ids)
     by_class = per_class(names, labels, {guess.name: guess.held_out for guess in guesses})
     return {
         "images": len(data),
@@ -176,7 +176,7 @@ def _predictions(
             zero_shot=names[guess],
         )
         for name, image, row, best, guess in zip(
-            image_ids(data), data.images, chances, ours, zero_shot, strict=True
+            data.ids, data.images, chances, ours, zero_shot, strict=True
         )
     ]
     bad = [

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from promptboost.data import ImageError, LabelledImage, find_images
+from promptboost.data import ImageError, LabeledImage, find_images
 from promptboost.data.decode import BadImage
-from promptboost.data.shots import Task, image_ids
+from promptboost.data.shots import Task
 from promptboost.errors import DataError
 from promptboost.io import json_text
 from promptboost.model import PromptClassifier
@@ -30,7 +30,7 @@ class ExplainedImages(NamedTuple):
     """Explanations, the images they are of, and the images that could not be read."""
 
     explanations: Sequence[Explanation]
-    images: Sequence[LabelledImage]
+    images: Sequence[LabeledImage]
     bad: Sequence[BadImage]
 
 
@@ -105,7 +105,7 @@ def write_explanations(
     train = embedded.split(embedded.train[:, 0])[0]
     records: dict[str, Mapping[str, Any]] = {}
     for data, rows in ((task.measured, embedded.measured(task)), (task.learn, train)):
-        for name, image, row in zip(image_ids(data), data.images, rows, strict=True):
+        for name, image, row in zip(data.ids, data.images, rows, strict=True):
             if name not in wanted or name in records:
                 continue
             answer = str(head.predict(row[None])[0])

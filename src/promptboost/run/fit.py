@@ -16,10 +16,11 @@ from msgspec import UNSET
 import promptboost
 from promptboost.boosting import BoostRound
 from promptboost.config import FitConfig
-from promptboost.data import Dataset, DataSource, ImageError, LabelledImage
-from promptboost.data.shots import Task, image_ids, load_task
+from promptboost.data import Dataset, DataSource, ImageError, LabeledImage
+from promptboost.data.shots import Task, load_task
+from promptboost.encoders.base import members_of
 from promptboost.encoders.embedder import Embedder
-from promptboost.encoders.group import EncoderGroup, members_of, open_embedder
+from promptboost.encoders.group import EncoderGroup, open_embedder
 from promptboost.errors import InputError, RunError
 from promptboost.io import POOL_ROWS, json_text, tidy, write_bytes
 from promptboost.model import PromptEnsemble
@@ -272,7 +273,7 @@ def images_shown(results: Results) -> list[str]:
     return list(dict.fromkeys([*mixed, *(item.image for item in results.hardest)]))
 
 
-def thumbnail(image: LabelledImage) -> str:
+def thumbnail(image: LabeledImage) -> str:
     """Make a small JPEG of an image, as an address that holds the data itself."""
     small = image.open()
     small.thumbnail((_THUMBNAIL_SIDE, _THUMBNAIL_SIDE))
@@ -286,7 +287,7 @@ def write_thumbnails(run: RunFolder, names: Iterable[str], datasets: Iterable[Da
     wanted = set(names)
     found: dict[str, str] = {}
     for data in datasets:
-        for name, image in zip(image_ids(data), data.images, strict=True):
+        for name, image in zip(data.ids, data.images, strict=True):
             if name in wanted and name not in found:
                 try:
                     found[name] = thumbnail(image)
@@ -342,9 +343,7 @@ def _predictions(task: Task, embedded: EmbeddedTask, fitted: Fitted) -> str:
             label=image.label,
             text_share=UNSET if shares is None else float(shares[i]),
         )
-        for i, (name, image) in enumerate(
-            zip(image_ids(task.measured), task.measured.images, strict=True)
-        )
+        for i, (name, image) in enumerate(zip(task.measured.ids, task.measured.images, strict=True))
     ]
     columns = ["image", "label", "predicted", "probability", "text_share"]
     return csv_text(predictions, columns[: 4 if shares is None else 5])

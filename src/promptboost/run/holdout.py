@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from promptboost.baselines.measures import Count, Share
 from promptboost.data.dataset import Dataset
-from promptboost.data.shots import image_ids, load_task
+from promptboost.data.shots import load_task
 from promptboost.errors import DataError, RunError, command_name
 from promptboost.model import PromptClassifier, PromptEnsemble
 from promptboost.model.edits import Change, apply_changes, original_names
@@ -241,7 +241,7 @@ def open_held_out(
     return HeldOutSet(
         classifier.ensemble,
         SentenceScores(rows, classifier.embedder, classifier.head),
-        image_ids(held_out),
+        list(held_out.ids),
         held_out.labels,
         held_out.class_names,
         lineage,

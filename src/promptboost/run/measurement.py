@@ -20,14 +20,13 @@ from promptboost.baselines.measures import (
     word_shares,
 )
 from promptboost.config import FitConfig
-from promptboost.data.shots import Task, image_ids
-from promptboost.encoders.base import UnitRows
+from promptboost.data.shots import Task
+from promptboost.encoders.base import UnitRows, members_of
 from promptboost.encoders.embedder import Embedder
-from promptboost.encoders.group import EncoderGroup, members_of
+from promptboost.encoders.group import EncoderGroup
 from promptboost.model import Head, PromptEnsemble
-from promptboost.model.head import mean_index, mean_proba
+from promptboost.model.head import mean_index, mean_proba, staged_heads
 from promptboost.model.provenance import Composed
-from promptboost.model.vectors import staged_heads
 from promptboost.pool import PromptPool
 from promptboost.progress import Progress, no_progress
 from promptboost.run.overlap import Inspection
@@ -109,7 +108,7 @@ class EmbeddedTask:
         return Examples(
             self.train[:, 0],
             task.learn.labels,
-            tuple(image_ids(task.learn)),
+            task.learn.ids,
             views=views if views.size else None,
             encoders=len(self.members),
         )
@@ -163,7 +162,7 @@ def measure(
         methods=tuple(guess.result(labels, learn_labels, inspection.leaked) for guess in guesses),
         staged=staged,
         per_class=per_class(names, measured.labels, shown),
-        confusions=confusions(names, measured.labels, shown[OURS], image_ids(measured), words),
+        confusions=confusions(names, measured.labels, shown[OURS], measured.ids, words),
         hardest=_hardest(task, ensemble, ours.learn, shares_of_words(head, train[:, 0])),
         transfers=_on_other_encoders(task, embedded, fitted, text_heads),
     )
@@ -313,7 +312,7 @@ def _hardest(
     words: NDArray[np.float64] | None,
 ) -> tuple[HardImage, ...]:
     """List the learning images by their weight at the end of the fit, heaviest first."""
-    ids = image_ids(task.learn)
+    ids = task.learn.ids
     weights = np.array([ensemble.sample_weights.get(name, 0.0) for name in ids])
     order = np.argsort(-weights, kind="stable")[:_HARDEST]
     return tuple(

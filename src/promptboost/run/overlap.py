@@ -20,7 +20,6 @@ from promptboost.data.copies import (
     find_copies,
     near_images,
 )
-from promptboost.data.shots import image_ids
 from promptboost.errors import count
 from promptboost.progress import Progress, no_progress
 
@@ -129,10 +128,10 @@ def inspect(
     Examples
     --------
     >>> from PIL import Image
-    >>> from promptboost.data import LabelledImage
+    >>> from promptboost.data import LabeledImage
     >>> red, blue = Image.new("RGB", (8, 8), "red"), Image.new("RGB", (8, 8), "blue")
-    >>> learn = Dataset.of([LabelledImage("0", "fire", red), LabelledImage("1", "ice", blue)])
-    >>> held_out = Dataset((LabelledImage("2", "ice", red),), learn.class_names)
+    >>> learn = Dataset.of([LabeledImage("0", "fire", red), LabeledImage("1", "ice", blue)])
+    >>> held_out = Dataset((LabeledImage("2", "ice", red),), learn.class_names)
     >>> for line in inspect(learn, held_out).overlap.lines():
     ...     print(line)
     1 held-out image was learnt from (1 byte for byte), so the accuracy is too good: 2 = 0
@@ -142,7 +141,7 @@ def inspect(
     return _inspect(
         [image.digest() for image in images],
         np.concatenate([learn.labels, held_out.labels]),
-        [*image_ids(learn), *image_ids(held_out)],
+        [*learn.ids, *held_out.ids],
         learn.class_names,
         len(learn),
         near_images(images, progress=progress) if near is None else near,
@@ -159,7 +158,7 @@ def inspect_known(
     return _inspect(
         [*digests, *(image.digest() for image in held_out.images)],
         np.concatenate([np.full(learnt, UNKNOWN), held_out.labels]),
-        [*[""] * learnt, *image_ids(held_out)],
+        [*[""] * learnt, *held_out.ids],
         held_out.class_names,
         learnt,
         ((i + learnt, j + learnt) for i, j in near),

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from promptboost.data import LabelledImage, find_images
+from promptboost.data import LabeledImage, find_images
 from promptboost.data.decode import BadImage
-from promptboost.encoders.stream import ImageStream
+from promptboost.encoders.embedder import ImageStream
 from promptboost.errors import DataError, RunError
 from promptboost.model.classifier import PromptClassifier, check_share, load
 from promptboost.model.head import mean_proba
@@ -68,7 +68,7 @@ def predict_paths(
 
 def predictions(
     classifier: PromptClassifier,
-    images: Iterable[LabelledImage | BadImage],
+    images: Iterable[LabeledImage | BadImage],
     top_k: int = 1,
     min_probability: float = 0.0,
     *,
@@ -79,7 +79,7 @@ def predictions(
     Parameters
     ----------
     classifier : PromptClassifier
-    images : iterable of LabelledImage or BadImage
+    images : iterable of LabeledImage or BadImage
         A bad image yields a prediction with an error.
     top_k : int, default=1
         Number of classes in each prediction.
@@ -89,9 +89,9 @@ def predictions(
         Number of images, for the progress bar.
     """
     names, heads, embedders = classifier.class_names, classifier.heads, classifier.embedders
-    pending: deque[LabelledImage | BadImage] = deque()  # the stream reads ahead
+    pending: deque[LabeledImage | BadImage] = deque()  # the stream reads ahead
 
-    def readable() -> Iterator[LabelledImage]:
+    def readable() -> Iterator[LabeledImage]:
         for image in images:
             pending.append(image)
             if not isinstance(image, BadImage):

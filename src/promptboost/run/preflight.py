@@ -175,7 +175,7 @@ def prompts_remarks(settings: FitConfig) -> list[str]:
         return []
     lines = []
     for source in read_sources(settings.prompts):
-        counts = {"blank": sum(source.blank.values()), "damaged": len(source.refused)}
+        counts = {"blank": sum(source.blank.values()), "damaged": len(source.skipped)}
         if reasons := ", ".join(f"{count} {reason}" for reason, count in counts.items() if count):
             lines.append(f"sentences left out of {source.path}: {reasons}")
     return lines

@@ -12,7 +12,7 @@ from promptboost.baselines.baselines import TEXT_BASELINES, pool_heads, zero_sho
 from promptboost.baselines.measures import OURS, TEXT, accuracy
 from promptboost.config import FitConfig
 from promptboost.data import Dataset
-from promptboost.data.shots import Task, image_ids, load_task
+from promptboost.data.shots import Task, load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError, PromptBoostError, RunError, without_place
 from promptboost.model import Head, PromptEnsemble
@@ -117,9 +117,7 @@ def _with_residual(
         unseen = pool_heads(pool, embedder)["zero-shot-80"]
     rows = embedder.images(learn, views=settings.views, view_scale=settings.view_scale)
     views = rows[:, 1:]
-    examples = Examples(
-        rows[:, 0], learn.labels, tuple(image_ids(learn)), views=views if views.size else None
-    )
+    examples = Examples(rows[:, 0], learn.labels, learn.ids, views=views if views.size else None)
     fitted = Trainer(settings).refit(ensemble, examples, [embedder], unseen=[unseen.weights])
     return fitted.head
 

@@ -2,16 +2,19 @@
 
 import asyncio
 import html
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import wraps
 from os import PathLike
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 from starlette.exceptions import HTTPException
 
 import promptboost
@@ -20,13 +23,20 @@ from promptboost.serve.batcher import Outcome, ScoredImage
 from promptboost.serve.gate import LOOPBACK_NAMES, Gate
 from promptboost.serve.limits import Limits, RequestError
 from promptboost.serve.messages import (
-    SCHEMAS,
     ErrorAnswer,
     PredictAnswer,
+    PredictMessage,
+    PredictOptions,
     PredictRequest,
+    ReloadAnswer,
+    RunAnswer,
+    RunsAnswer,
+    Sentence,
+    SentencesAnswer,
     StateAnswer,
     json_content,
     json_response,
+    json_schemas,
     read_request,
 )
 from promptboost.serve.service import RunVersion, ServedRun, Service, explanations, named_runs
@@ -128,17 +138,17 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         responses={
-            status: {"description": text, "content": json_content("ErrorAnswer")}
+            status: {"description": text, "content": json_content(ErrorAnswer)}
             for status, text in _REFUSALS.items()
         },
     )
     app.state.service = service
     _add_errors(app, service)
-    _add_predict(app, service)
-    _add_health(app, service)
-    _add_runs(app, service)
-    _add_reload(app, service, token is not None)
-    _describe(app, token is not None)
+    endpoint = _Endpoints(app)
+    _add_predict(endpoint, service)
+    _add_health(endpoint, service)
+    _add_runs(endpoint, service, token is not None)
+    endpoint.describe(token is not None)
     app.add_middleware(Gate, service=service, token=token, hosts=hosts)
     return app
 
@@ -164,61 +174,116 @@ def _add_errors(app: FastAPI, service: Service) -> None:
         return json_response(ErrorAnswer("the request cannot be used"), 422)
 
 
-def _returns(schema: str | None = None, *kinds: str) -> dict[int | str, dict[str, Any]]:
-    """Describe a response: JSON of a schema, or text of some content types."""
-    content = {kind: {"schema": {"type": "string"}} for kind in kinds}
-    if schema is not None:
-        content = json_content(schema)
-    return {200: {"description": "The response.", "content": content}}
+Handler = Callable[..., Awaitable[Struct | Response]]
 
 
-def _add_health(app: FastAPI, service: Service) -> None:
-    state = _returns("StateAnswer")
+@dataclass
+class _Endpoints:
+    """Adds endpoints to an application, and their messages to its OpenAPI description."""
 
-    @app.get("/healthz", responses=state, tags=["health"], summary="Whether it is alive")
-    async def health() -> Response:
-        return json_response(StateAnswer("alive"))
+    app: FastAPI
+    messages: set[type[Struct]] = field(default_factory=lambda: {ErrorAnswer})
 
-    @app.get("/readyz", responses=state, tags=["health"], summary="Whether it is ready")
-    async def ready() -> Response:
+    def __call__(
+        self,
+        path: str,
+        summary: str,
+        tag: str,
+        returns: type[Struct] | tuple[str, ...],
+        *,
+        method: str = "GET",
+        statuses: Mapping[int, str] = MappingProxyType({200: "The response."}),
+        **extra: Any,
+    ) -> Callable[[Handler], Handler]:
+        """Add a handler that returns a message, or a response: a message too, or text of some types."""
+        if isinstance(returns, tuple):
+            content = {kind: {"schema": {"type": "string"}} for kind in returns}
+        else:
+            self.messages.add(returns)
+            content = json_content(returns)
+        responses = {
+            status: {"description": s, "content": content} for status, s in statuses.items()
+        }
+
+        def register(handler: Handler) -> Handler:
+            @wraps(handler)
+            async def respond(*args: Any, **fields: Any) -> Response:
+                answer = await handler(*args, **fields)
+                return answer if isinstance(answer, Response) else json_response(answer)
+
+            self.app.add_api_route(
+                path,
+                respond,
+                methods=[method],
+                summary=summary,
+                tags=[tag],
+                responses=responses,  # type: ignore[arg-type]
+                response_model=None,
+                openapi_extra=extra,
+            )
+            return handler
+
+        return register
+
+    def describe(self, has_token: bool) -> None:
+        """Add the schemas of messages to the OpenAPI description of FastAPI."""
+        plain = self.app.openapi
+
+        def openapi() -> dict[str, Any]:
+            description = plain()
+            components = description.setdefault("components", {})
+            components["schemas"] = json_schemas(self.messages)
+            if has_token:
+                components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+                description["security"] = [{"token": []}]
+            for address in description["paths"].values():
+                for operation in address.values():
+                    # FastAPI's own error for an unusable request is never sent.
+                    operation["responses"]["422"] = {
+                        "description": _REFUSALS[422],
+                        "content": json_content(ErrorAnswer),
+                    }
+            return description
+
+        self.app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _add_health(endpoint: _Endpoints, service: Service) -> None:
+    @endpoint("/healthz", "Whether it is alive", "health", StateAnswer)
+    async def health() -> StateAnswer:
+        return StateAnswer("alive")
+
+    @endpoint("/readyz", "Whether it is ready", "health", StateAnswer)
+    async def ready() -> StateAnswer | Response:
         if service.ready:
-            return json_response(StateAnswer("ready"))
+            return StateAnswer("ready")
         return json_response(StateAnswer("stopping" if service.stopping else "loading"), 503)
 
-    text = _returns(None, "text/plain")
-
-    @app.get("/metrics", responses=text, tags=["health"], summary="Metrics for Prometheus")
+    @endpoint("/metrics", "Metrics for Prometheus", "health", ("text/plain",))
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
-def _add_runs(app: FastAPI, service: Service) -> None:
-    @app.get("/runs", responses=_returns("RunsAnswer"), tags=["runs"], summary="All runs")
-    async def runs() -> Response:
-        return json_response({"runs": [run.record() for run in service.runs.values()]})
+def _add_runs(endpoint: _Endpoints, service: Service, has_token: bool) -> None:
+    @endpoint("/runs", "All runs", "runs", RunsAnswer)
+    async def runs() -> RunsAnswer:
+        return RunsAnswer([run.answer() for run in service.runs.values()])
 
-    @app.get("/runs/{name}", responses=_returns("RunAnswer"), tags=["runs"], summary="A run")
-    async def run(name: str) -> Response:
-        return json_response(service.run(name).record())
+    @endpoint("/runs/{name}", "A run", "runs", RunAnswer)
+    async def run(name: str) -> RunAnswer:
+        return service.run(name).answer()
 
-    path, described = "/runs/{name}/sentences", _returns("SentencesAnswer")
-
-    @app.get(path, responses=described, tags=["runs"], summary="The sentences of each class")
-    async def sentences(name: str) -> Response:
+    @endpoint("/runs/{name}/sentences", "The sentences of each class", "runs", SentencesAnswer)
+    async def sentences(name: str) -> SentencesAnswer:
         version = service.run(name).current
         ensemble = version.classifier.ensemble
         classes = {
-            class_name: [
-                {"prompt": prompt, "weight": weight}
-                for prompt, weight in ensemble.prompts(class_name).items()
-            ]
+            class_name: [Sentence(*pair) for pair in ensemble.prompts(class_name).items()]
             for class_name in ensemble.class_names
         }
-        return json_response({"run": name, "version": version.number, "classes": classes})
+        return SentencesAnswer(name, version.number, classes)
 
-    texts = _returns(None, "text/markdown", "text/html")
-
-    @app.get("/runs/{name}/card", responses=texts, tags=["runs"], summary="The model card")
+    @endpoint("/runs/{name}/card", "The model card", "runs", ("text/markdown", "text/html"))
     async def card(request: Request, name: str) -> Response:
         text = service.run(name).current.card
         if text is None:
@@ -228,22 +293,24 @@ def _add_runs(app: FastAPI, service: Service) -> None:
             return Response(page, media_type="text/html")
         return Response(text, media_type="text/markdown")
 
+    statuses = {200: "The response.", 409: "A version is broken."}
 
-def _add_reload(app: FastAPI, service: Service, has_token: bool) -> None:
-    broken_run = {"description": "A version is broken.", "content": json_content("ReloadAnswer")}
-    described = {**_returns("ReloadAnswer"), 409: broken_run}
-
-    @app.post("/reload", responses=described, tags=["runs"], summary="Reload changed runs")
-    async def reload() -> Response:
+    @endpoint(
+        "/reload", "Reload changed runs", "runs", ReloadAnswer, method="POST", statuses=statuses
+    )
+    async def reload() -> ReloadAnswer | Response:
         if not has_token:
             raise RequestError(403, "token", "reloading over HTTP needs a server with a token")
         outcomes = await asyncio.to_thread(service.reload)
-        broken = [outcome["name"] for outcome in outcomes if outcome["outcome"] == "broken"]
-        error = f"{broken[0]}: {service.run(broken[0]).problem}" if broken else None
-        return json_response({"runs": outcomes, "error": error}, 409 if broken else 200)
+        broken = [outcome.name for outcome in outcomes if outcome.outcome == "broken"]
+        if not broken:
+            return ReloadAnswer(outcomes)
+        error = f"{broken[0]}: {service.run(broken[0]).problem}"
+        return json_response(ReloadAnswer(outcomes, error), 409)
 
 
-def _add_predict(app: FastAPI, service: Service) -> None:
+def _add_predict(endpoint: _Endpoints, service: Service) -> None:
+    endpoint.messages |= {PredictOptions, PredictMessage}
     file = {"type": "string", "contentMediaType": "application/octet-stream"}
     form = {
         "allOf": [{"$ref": "#/components/schemas/PredictOptions"}],
@@ -251,19 +318,19 @@ def _add_predict(app: FastAPI, service: Service) -> None:
         "properties": {"image": {"type": "array", "items": file, "minItems": 1}},
     }
     content = {
-        **json_content("PredictMessage"),
+        **json_content(PredictMessage),
         "multipart/form-data": {"schema": form},
         "image/*": {"schema": {}},
     }
-    described: dict[str, Any] = {
-        "responses": _returns("PredictAnswer"),
-        "openapi_extra": {"requestBody": {"required": True, "content": content}},
-        "tags": ["predictions"],
+    body: dict[str, Any] = {
+        "method": "POST",
+        "requestBody": {"required": True, "content": content},
     }
+    about = "predictions", PredictAnswer
 
-    @app.post("/predict", summary="Predict with the first run", **described)
-    @app.post("/runs/{name}/predict", summary="Predict with a run", **described)
-    async def predict(request: Request, name: str | None = None) -> Response:
+    @endpoint("/predict", "Predict with the first run", *about, **body)
+    @endpoint("/runs/{name}/predict", "Predict with a run", *about, **body)
+    async def predict(request: Request, name: str | None = None) -> PredictAnswer:
         run = service.run(name)
         version = run.current
         message = await read_request(
@@ -279,7 +346,7 @@ def _add_predict(app: FastAPI, service: Service) -> None:
         else:
             version, outcomes = await service.answer(run, message.images)
             names = [image_name for image_name, _ in message.images]
-        return json_response(await _predicted(run, version, names, outcomes, message))
+        return await _predicted(run, version, names, outcomes, message)
 
 
 async def _predicted(
@@ -312,26 +379,3 @@ async def _predicted(
         for name, outcome in zip(names, outcomes, strict=True)
     ]
     return PredictAnswer(run.name, version.number, predictions)
-
-
-def _describe(app: FastAPI, has_token: bool) -> None:
-    """Add the schemas of requests and responses to the OpenAPI description of FastAPI."""
-    plain = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        description = plain()
-        components = description.setdefault("components", {})
-        components["schemas"] = SCHEMAS
-        if has_token:
-            components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-            description["security"] = [{"token": []}]
-        for address in description["paths"].values():
-            for operation in address.values():
-                # FastAPI's own error for an unusable request is never sent.
-                operation["responses"]["422"] = {
-                    "description": _REFUSALS[422],
-                    "content": json_content("ErrorAnswer"),
-                }
-        return description
-
-    app.openapi = openapi  # type: ignore[method-assign]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from promptboost.data.decode import ImageError, read_image
 from promptboost.encoders.base import Encoder
-from promptboost.encoders.stream import WORKING_SIDE
+from promptboost.encoders.embedder import WORKING_SIDE
 from promptboost.errors import EncoderError, PromptBoostError
 from promptboost.serve.limits import MIB, Limits, RequestError
 from promptboost.serve.metrics import ServerMetrics
@@ -59,7 +59,7 @@ class _Request:
 
 
 @dataclass(eq=False, slots=True)
-class _Item:
+class _Queued:
     """An image to decode and embed."""
 
     request: _Request
@@ -97,8 +97,8 @@ class Batcher:
 
     def __post_init__(self) -> None:
         self._changed = threading.Condition()
-        self._coming: deque[_Item] = deque()
-        self._decoded: deque[_Item] = deque()
+        self._coming: deque[_Queued] = deque()
+        self._decoded: deque[_Queued] = deque()
         self._decoding = self._decoded_bytes = 0
         self._waiting = 0
         self._seconds = 0.0  # per image in the encoder, smoothed
@@ -112,7 +112,9 @@ class Batcher:
         return bool(self._threads)
 
     def start(self) -> None:
-        """Start the threads; it is ready when the encoder has embedded a first image."""
+        """Start the threads, once; it is ready when the encoder has embedded a first image."""
+        if self._threads:
+            return
         tasks = [self._encode_all, *[self._decode_all] * self.decoders]
         self._threads = [threading.Thread(target=task, daemon=True) for task in tasks]
         for thread in self._threads:
@@ -149,7 +151,9 @@ class Batcher:
         with self._changed:
             self._check_room(number)
             self._waiting += number
-            self._coming.extend(_Item(request, place, *image) for place, image in enumerate(images))
+            self._coming.extend(
+                _Queued(request, place, *image) for place, image in enumerate(images)
+            )
             self._changed.notify_all()
         try:
             return await request.done
@@ -184,7 +188,7 @@ class Batcher:
             if item.image is None:
                 self._finish([(item, outcome)])
 
-    def _next_to_decode(self) -> _Item | None:
+    def _next_to_decode(self) -> _Queued | None:
         """Wait for an image to decode, and for room to keep it; return None when closed."""
         with self._changed:
             while not self._coming or not self._has_room():
@@ -198,7 +202,7 @@ class Batcher:
         ahead = len(self._decoded) + self._decoding
         return ahead < 2 * self.limits.max_batch and self._decoded_bytes < _DECODED
 
-    def _decode(self, item: _Item) -> PromptBoostError | None:
+    def _decode(self, item: _Queued) -> PromptBoostError | None:
         """Decode an image; return an error if that fails."""
         assert item.read is not None
         try:
@@ -236,7 +240,7 @@ class Batcher:
             self._seconds += share * (seconds / len(batch) - self._seconds)
             self._finish(list(zip(batch, outcomes, strict=True)))
 
-    def _next_batch(self) -> list[_Item]:
+    def _next_batch(self) -> list[_Queued]:
         """Wait for images, and a little for more that are being decoded; return none when closed."""
         most = self.limits.max_batch
         with self._changed:
@@ -254,7 +258,7 @@ class Batcher:
             self._changed.notify_all()
         return batch
 
-    def _outcomes(self, batch: list[_Item]) -> list[Outcome | None]:
+    def _outcomes(self, batch: list[_Queued]) -> list[Outcome | None]:
         """Embed and score a batch; outcomes are None where the client is gone."""
         outcomes: list[Outcome | None] = [None] * len(batch)
         wanted = [place for place, item in enumerate(batch) if not item.request.left]
@@ -287,7 +291,7 @@ class Batcher:
                 return [None]
         return [self._embed([image])[0] for image in images]
 
-    def _finish(self, pairs: list[tuple[_Item, Outcome | None]]) -> None:
+    def _finish(self, pairs: list[tuple[_Queued, Outcome | None]]) -> None:
         """Store outcomes, and finish requests that are complete."""
         complete: list[_Request] = []
         with self._changed:

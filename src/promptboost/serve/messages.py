@@ -3,7 +3,7 @@
 import base64
 import binascii
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -162,18 +162,15 @@ class StateAnswer(Struct):
     state: str
 
 
-_, _schemas = msgspec.json.schema_components(
-    (
-        *(PredictOptions, PredictMessage, PredictAnswer, ErrorAnswer, RunsAnswer, RunAnswer),
-        *(SentencesAnswer, ReloadAnswer, StateAnswer),
-    ),
-    ref_template="#/components/schemas/{name}",
-)
-#: JSON schemas of requests and responses, for the OpenAPI description; docstrings end at their first line.
-SCHEMAS = {
-    name: {**schema, "description": schema["description"].partition("\n")[0]}
-    for name, schema in _schemas.items()
-}
+def json_schemas(messages: Iterable[type[Struct]]) -> dict[str, Any]:
+    """Return JSON schemas by name; their descriptions are the first lines of docstrings."""
+    _, schemas = msgspec.json.schema_components(
+        messages, ref_template="#/components/schemas/{name}"
+    )
+    return {
+        name: {**schema, "description": schema["description"].partition("\n")[0]}
+        for name, schema in schemas.items()
+    }
 
 
 async def read_request(
@@ -328,9 +325,9 @@ def _name(given: str | None, number: int) -> str:
     return name[:_LONGEST_NAME] or f"image {number}"
 
 
-def json_content(name: str) -> dict[str, Any]:
+def json_content(message: type[Struct]) -> dict[str, Any]:
     """Return the OpenAPI description of JSON content of a type."""
-    return {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+    return {"application/json": {"schema": {"$ref": f"#/components/schemas/{message.__name__}"}}}
 
 
 def json_response(

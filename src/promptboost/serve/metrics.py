@@ -1,6 +1,7 @@
 """Metrics of a server, for Prometheus."""
 
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -12,6 +13,7 @@ from prometheus_client import (
     generate_latest,
 )
 
+Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -31,59 +33,41 @@ class ServerMetrics:
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
-        self._requests = Counter(
-            "promptboost_requests",
+
+        def make(kind: type[Metric], name: str, about: str, *labels: str, **options: Any) -> Metric:
+            return kind(f"promptboost_{name}", about, labels, registry=registry, **options)
+
+        self._requests = make(
+            Counter,
+            "requests",
             "Requests, by route, method and status.",
-            ["route", "method", "status"],
-            registry=registry,
+            "route",
+            "method",
+            "status",
         )
-        self._seconds = Histogram(
-            "promptboost_request_seconds",
+        self._seconds = make(
+            Histogram,
+            "request_seconds",
             "Time from the head of a request to the end of its response.",
-            ["route"],
+            "route",
             buckets=_SECONDS,
-            registry=registry,
         )
-        self._images = Counter(
-            "promptboost_images", "Predicted images, by run.", ["run"], registry=registry
+        self._images = make(Counter, "images", "Predicted images, by run.", "run")
+        self._rejected = make(
+            Counter, "rejected", "Refused requests and images, by reason.", "reason"
         )
-        self._rejected = Counter(
-            "promptboost_rejected",
-            "Refused requests and images, by reason.",
-            ["reason"],
-            registry=registry,
+        self._batches = make(
+            Histogram, "batch_images", "Images per batch of an encoder.", "encoder", buckets=_SIZES
         )
-        self._batches = Histogram(
-            "promptboost_batch_images",
-            "Images per batch of an encoder.",
-            ["encoder"],
-            buckets=_SIZES,
-            registry=registry,
+        self._encoder_seconds = make(
+            Counter, "encoder_seconds", "Time spent by an encoder.", "encoder"
         )
-        self._tower_seconds = Counter(
-            "promptboost_encoder_seconds",
-            "Time spent by an encoder.",
-            ["encoder"],
-            registry=registry,
+        self._queue = make(
+            Gauge, "queue_images", "Images that wait for an encoder or are in it.", "encoder"
         )
-        self._queue = Gauge(
-            "promptboost_queue_images",
-            "Images that wait for an encoder or are in it.",
-            ["encoder"],
-            registry=registry,
-        )
-        self._in_hand = Gauge(
-            "promptboost_requests_in_hand", "Running requests.", registry=registry
-        )
-        self._reloads = Counter(
-            "promptboost_reloads",
-            "Attempts to load a version.",
-            ["run", "outcome"],
-            registry=registry,
-        )
-        self._version = Gauge(
-            "promptboost_version", "Number of the current version.", ["run"], registry=registry
-        )
+        self._running = make(Gauge, "requests_in_hand", "Running requests.")
+        self._reloads = make(Counter, "reloads", "Attempts to load a version.", "run", "outcome")
+        self._version = make(Gauge, "version", "Number of the current version.", "run")
 
     def request(self, route: str, method: str, status: int, seconds: float) -> None:
         """Count a finished request."""
@@ -101,7 +85,7 @@ class ServerMetrics:
     def batch(self, encoder: str, number: int, seconds: float) -> None:
         """Count a batch."""
         self._batches.labels(encoder).observe(number)
-        self._tower_seconds.labels(encoder).inc(seconds)
+        self._encoder_seconds.labels(encoder).inc(seconds)
 
     def version(self, run: str, number: int) -> None:
         """Count a loaded version, which is now current."""
@@ -122,7 +106,7 @@ class ServerMetrics:
 
     def watch_requests(self, number: Callable[[], int]) -> None:
         """Read the number of running requests whenever metrics are read."""
-        self._in_hand.set_function(number)
+        self._running.set_function(number)
 
     def text(self) -> str:
         """Return all metrics in the text format of Prometheus."""

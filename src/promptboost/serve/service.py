@@ -27,6 +27,7 @@ from promptboost.report.run import read_run
 from promptboost.run.run_folder import RunFolder
 from promptboost.serve.batcher import Batcher, Outcome, ScoredImage
 from promptboost.serve.limits import Limits, RequestError
+from promptboost.serve.messages import ReloadOutcome, RunAnswer, VersionNote
 from promptboost.serve.metrics import ServerMetrics
 
 _log = logging.getLogger(__name__)
@@ -52,9 +53,9 @@ class RunVersion:
         """The name of the encoder, without the folder in which its weights lie."""
         return without_place(self.batcher.name)
 
-    def note(self) -> dict[str, Any]:
+    def note(self) -> VersionNote:
         """Return its entry in the history."""
-        return {"version": self.number, "digest": self.digest, "loaded": self.loaded}
+        return VersionNote(self.number, self.digest, self.loaded)
 
 
 @dataclass
@@ -64,7 +65,7 @@ class ServedRun:
     name: str
     path: Path
     current: RunVersion
-    history: list[dict[str, Any]] = field(default_factory=list)
+    history: list[VersionNote] = field(default_factory=list)
     problem: str | None = None  # with the version that was to follow
     broken: tuple[Stamp | None, ...] | None = None  # files that could not be loaded
 
@@ -75,23 +76,25 @@ class ServedRun:
 
     def stamps(self) -> tuple[Stamp | None, ...]:
         """Return stamps that change when its files do."""
-        return _stamps(self.folder, self.current.batcher.encoder.id)
+        return _stamps(self.path, self.folder, self.current.batcher.encoder.id)
 
-    def record(self) -> dict[str, Any]:
-        """Return a JSON-serializable summary."""
+    def answer(self) -> RunAnswer:
+        """Return a summary."""
         version, ensemble = self.current, self.current.classifier.ensemble
-        return {
-            "name": self.name,
-            **version.note(),
-            "encoder": version.encoder_id,
-            "classes": list(ensemble.class_names),
-            "rounds": len(ensemble),
-            "sentences": ensemble.n_prompts,
-            "residual": getattr(version.head, "residual", None) is not None,
-            "dimensions": version.head.dim,
-            "problem": self.problem,
-            "versions": [*self.history],
-        }
+        return RunAnswer(
+            name=self.name,
+            version=version.number,
+            digest=version.digest,
+            loaded=version.loaded,
+            encoder=version.encoder_id,
+            classes=list(ensemble.class_names),
+            rounds=len(ensemble),
+            sentences=ensemble.n_prompts,
+            residual=version.head.residual is not None,
+            dimensions=version.head.dim,
+            problem=self.problem,
+            versions=self.history,
+        )
 
 
 def named_runs(given: Iterable[str]) -> dict[str, Path]:
@@ -172,7 +175,7 @@ class Service:
     def ready(self) -> bool:
         """Whether every current encoder has embedded an image, and the server is not about to stop."""
         answering = [run.current.batcher for run in self.runs.values()]
-        return self._started and not self.stopping and all(one.ready for one in answering)
+        return self._started and not self.stopping and all(batcher.ready for batcher in answering)
 
     def run(self, name: str | None = None) -> ServedRun:
         """Return the run of a name; by default the first."""
@@ -201,7 +204,7 @@ class Service:
         for outcome in outcomes:
             if isinstance(outcome, RequestError):
                 self.metrics.rejected(outcome.reason)
-        self.metrics.images(run.name, sum(isinstance(one, ScoredImage) for one in outcomes))
+        self.metrics.images(run.name, sum(isinstance(outcome, ScoredImage) for outcome in outcomes))
         return version, outcomes
 
     async def score_rows(
@@ -214,7 +217,7 @@ class Service:
 
     # --- loading -------------------------------------------------------------------------------
 
-    def reload(self, name: str | None = None) -> list[dict[str, Any]]:
+    def reload(self, name: str | None = None) -> list[ReloadOutcome]:
         """Reload runs whose files have changed; a version that cannot be loaded changes nothing.
 
         Running requests finish with the version they began with.
@@ -230,7 +233,7 @@ class Service:
         runs = self.runs.values()
         return [run.name for run in runs if run.stamps() not in (run.current.stamps, run.broken)]
 
-    def _reload(self, run: ServedRun) -> dict[str, Any]:
+    def _reload(self, run: ServedRun) -> ReloadOutcome:
         stamps = run.stamps()
         try:
             version = self._load(run.path, run.current.number + 1)
@@ -247,16 +250,16 @@ class Service:
                 "answering, and the log of the server says why"
             )
             self.metrics.broken(run.name)
-            return {"name": run.name, "outcome": "broken", "version": run.current.number}
+            return ReloadOutcome(run.name, "broken", run.current.number)
         run.problem = run.broken = None
         if version.digest == run.current.digest:
             run.current = replace(run.current, stamps=version.stamps)
-            return {"name": run.name, "outcome": "unchanged", "version": run.current.number}
+            return ReloadOutcome(run.name, "unchanged", run.current.number)
         run.current = version
         run.history = [*run.history, version.note()][-_REMEMBERED:]
         self.metrics.version(run.name, version.number)
         _log.warning("%s: version %d answers now", run.name, version.number)
-        return {"name": run.name, "outcome": "loaded", "version": version.number}
+        return ReloadOutcome(run.name, "loaded", version.number)
 
     def _load(self, path: Path, number: int) -> RunVersion:
         if path.is_dir() or path.suffix != ".json":
@@ -271,34 +274,28 @@ class Service:
             raise RunError("the ensemble does not say which encoder it is for; add --encoder NAME")
         if self._encoder is None:
             check_trusted(name, allow_download=self._allow_download)
-        batcher = self._batchers.get(name) or self._open(name)
+        batcher = self._batchers.get(name)
+        if batcher is None:
+            embedder = Embedder.open(name, cache=self._cache, device=self._device)
+            batcher = Batcher(embedder, self.limits, self.metrics, name)
         encoder_id = batcher.encoder.id
-        stamps = _stamps(folder, encoder_id)
+        stamps = _stamps(path, folder, encoder_id)
         # The same encoder in the place of its name, so that runs share it.
         classifier = load(path, batcher.encoder, cache=self._cache, text_only=self._text_only)
-        head = classifier.head
         self._batchers[name] = batcher
         if self._started:
-            self._start(batcher)
+            batcher.start()
             batcher.wait_until_warm()  # before that it would turn requests away
         return RunVersion(
             number=number,
             digest=_digest(path, folder, encoder_id),
             loaded=datetime.now(UTC).isoformat(timespec="seconds"),
             classifier=classifier,
-            head=head,
+            head=classifier.head,
             batcher=batcher,
             card=_card(path),
             stamps=stamps,
         )
-
-    def _open(self, name: str) -> Batcher:
-        embedder = Embedder.open(name, cache=self._cache, device=self._device)
-        return Batcher(embedder, self.limits, self.metrics, name)
-
-    def _start(self, batcher: Batcher) -> None:
-        if not batcher.started:
-            batcher.start()
 
     def _close_unused(self) -> None:
         used = {id(run.current.batcher) for run in self.runs.values()}
@@ -313,7 +310,7 @@ class Service:
         """Start the threads of all encoders."""
         self._started = True
         for batcher in self._batchers.values():
-            self._start(batcher)
+            batcher.start()
 
     def stop(self) -> None:
         """Finish waiting images and end the threads."""
@@ -338,20 +335,20 @@ def explanations(version: RunVersion, embeddings: NDArray[np.float32]) -> list[d
         raise RequestError(422, "explain", str(error)) from None
 
 
-def _stamps(folder: Path, encoder_id: str) -> tuple[Stamp | None, ...]:
-    names = (ENSEMBLE_FILE, RESIDUAL_FILE, head_file(encoder_id))
-    return tuple(file_stamp(folder / name) for name in names)
+def _files(path: Path, folder: Path, encoder_id: str) -> list[Path]:
+    """Return the files that predictions depend on."""
+    ensemble = path / ENSEMBLE_FILE if path.is_dir() else path
+    return [ensemble, folder / RESIDUAL_FILE, folder / head_file(encoder_id)]
+
+
+def _stamps(path: Path, folder: Path, encoder_id: str) -> tuple[Stamp | None, ...]:
+    return tuple(file_stamp(file) for file in _files(path, folder, encoder_id))
 
 
 def _digest(path: Path, folder: Path, encoder_id: str) -> str:
-    """Return a digest of the files that predictions depend on."""
-    files = [
-        path / ENSEMBLE_FILE if path.is_dir() else path,
-        folder / RESIDUAL_FILE,
-        folder / head_file(encoder_id),
-    ]
-    parts = [hash_bytes(read_bytes(file)) if file.is_file() else "" for file in files]
-    return hash_bytes(" ".join(parts).encode())
+    files = _files(path, folder, encoder_id)
+    digests = [hash_bytes(read_bytes(file)) if file.is_file() else "" for file in files]
+    return hash_bytes(" ".join(digests).encode())
 
 
 def _card(path: Path) -> str | None:

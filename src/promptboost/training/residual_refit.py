@@ -10,7 +10,6 @@ import numpy as np
 from promptboost.config import BoostConfig, FitConfig, settings_of
 from promptboost.data.dataset import Dataset
 from promptboost.data.memory import as_embeddings, as_images, holds_images
-from promptboost.data.shots import image_ids
 from promptboost.encoders.group import EncoderGroup
 from promptboost.errors import LabelError, count
 from promptboost.model import PromptEnsemble
@@ -92,7 +91,7 @@ def refit(
             views=_recorded(ensemble, "views") if views is None else views,
             view_scale=_recorded(ensemble, "view_scale") if view_scale is None else view_scale,
         )
-        ids = tuple(image_ids(data))
+        ids = data.ids
     else:
         rows = as_embeddings(images, encoder.dim)[:, None]
         ids = tuple(map(str, range(len(rows))))

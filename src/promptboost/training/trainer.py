@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from promptboost.boosting import BoostSettings, GradientSettings, GridPool, Shots
 from promptboost.boosting.balance import Balance
-from promptboost.boosting.calibration import with_relative_scales
-from promptboost.boosting.gradient.scale import FoldTexts
 from promptboost.boosting.grid import from_grid
 from promptboost.boosting.residual import (
     Residual,
@@ -19,11 +17,12 @@ from promptboost.boosting.residual import (
     fit_text_residual,
     texts_of_folds,
 )
+from promptboost.boosting.scale import FoldTexts, with_relative_scales
 from promptboost.config import BoostConfig
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import TextSource
 from promptboost.errors import DataError
-from promptboost.model import Head, LearntOn, PromptEnsemble
+from promptboost.model import EncoderRecord, Head, PromptEnsemble
 from promptboost.model.schema import Scalar
 from promptboost.progress import Progress, no_progress
 from promptboost.training.examples import Examples
@@ -132,7 +131,9 @@ class Trainer:
             settings,
             image_ids=examples.ids,
             weights=examples.weights,
-            encoders=[LearntOn.of(source) for source in sources if isinstance(source, Encoder)],
+            encoders=[
+                EncoderRecord.of(source) for source in sources if isinstance(source, Encoder)
+            ],
             notes=notes,
             resume=resume,
             on_round=on_round,

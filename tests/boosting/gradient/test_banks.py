@@ -7,8 +7,7 @@ from promptboost.boosting import compiled
 from promptboost.boosting.gradient import banks as banks_module
 from promptboost.boosting.gradient import compose as compose_module
 from promptboost.boosting.gradient.banks import Banks, are_few, least
-from promptboost.boosting.grid import ROW_UNIT
-from promptboost.boosting.problem import GridPool
+from promptboost.boosting.grid import ROW_UNIT, GridPool
 from tests.boosting.gradient.gradient_oracle import Move, Plain, make_task, moves_of
 
 

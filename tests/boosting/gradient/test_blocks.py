@@ -9,8 +9,7 @@ from promptboost.boosting.gradient import banks as banks_module
 from promptboost.boosting.gradient import blocks as blocks_module
 from promptboost.boosting.gradient.blocks import BlocksLostError, ClassBlock, KeeperHere
 from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
-from promptboost.boosting.grid import stacked, to_grid
-from promptboost.boosting.problem import GridPool
+from promptboost.boosting.grid import GridPool, stacked, to_grid
 from promptboost.encoders.group import join
 from promptboost.testing import clip_like
 from tests.boosting.gradient.gradient_oracle import Plain, make_task

@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 
 from promptboost.boosting.gradient.blocks import Asked, ClassBlock
 from promptboost.boosting.gradient.compose import GradientSettings
-from promptboost.boosting.grid import ROW_UNIT, from_grid
-from promptboost.boosting.problem import GridPool
+from promptboost.boosting.grid import ROW_UNIT, GridPool, from_grid
 from promptboost.errors import SettingError, WeightError
 from tests.boosting.gradient.gradient_oracle import Plain, Task, make_task, unit_grid
 

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
-from promptboost.boosting.grid import to_grid
-from promptboost.boosting.problem import GridPool
+from promptboost.boosting.grid import GridPool, to_grid
 from promptboost.errors import SettingError
 from promptboost.testing import clip_like
 

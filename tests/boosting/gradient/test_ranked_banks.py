@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from promptboost.boosting.gradient import banks as banks_module
 from promptboost.boosting.gradient.banks import Banks, rank_class
-from promptboost.boosting.grid import COSINE_UNIT, ROW_UNIT, to_grid
-from promptboost.boosting.problem import GridPool
+from promptboost.boosting.grid import COSINE_UNIT, ROW_UNIT, GridPool, to_grid
 from tests.boosting.gradient.gradient_oracle import moves_of
 
 

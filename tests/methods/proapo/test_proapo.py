@@ -12,7 +12,7 @@ from promptboost.encoders.base import UnitRows
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import PoolError, SettingError
 from promptboost.methods import FewShotSet, RowImages, load_fitted, make_method, save_fitted
-from promptboost.methods.proapo.proapo import ProAPO
+from promptboost.methods.proapo import ProAPO
 from promptboost.pool import PromptPool, build_pool
 
 ENCODER = FakeEncoder(dim=24)

@@ -1,14 +1,12 @@
 """Which classes ProAPO edits together."""
 
 import numpy as np
-import pytest
 
-from promptboost.methods.proapo.groups import (
+from promptboost.methods.proapo.class_search import (
     best_clusters,
     confusion_groups,
     gain_groups,
     group_size,
-    silhouette,
 )
 
 
@@ -110,12 +108,3 @@ def test_clusters_are_found_where_there_are_some() -> None:
 
 def test_few_classes_are_one_cluster() -> None:
     assert set(best_clusters(np.eye(24), rng()).tolist()) == {0}
-
-
-def test_silhouette_agrees_with_scikit_learn() -> None:
-    from sklearn.metrics import silhouette_score
-
-    rows = rng().standard_normal((20, 3))
-    clusters = rng().integers(4, size=20)
-    distances = np.linalg.norm(rows[:, None] - rows, axis=2)
-    assert silhouette(distances, clusters) == pytest.approx(silhouette_score(rows, clusters))

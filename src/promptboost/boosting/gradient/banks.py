@@ -6,9 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.boosting.compiled import column, compiled, compiled_any_order, in_threads
-from promptboost.boosting.grid import COSINE_UNIT, ROW_UNIT, GridRows, from_grid
+from promptboost.boosting.grid import COSINE_UNIT, ROW_UNIT, GridPool, GridRows, from_grid
 from promptboost.boosting.heap import sift_down
-from promptboost.boosting.problem import GridPool
 
 Floats = NDArray[np.float32]
 Values = NDArray[np.float64]

@@ -20,8 +20,7 @@ from promptboost.boosting.compiled import compiled_any_order, in_threads, multip
 from promptboost.boosting.composition import parts_of
 from promptboost.boosting.gradient.banks import Banks, Held, move, penalty_of
 from promptboost.boosting.gradient.linesearch import add_gradient, move_copies, sum_up
-from promptboost.boosting.grid import GridRows, block_of, from_grid
-from promptboost.boosting.problem import GridPool
+from promptboost.boosting.grid import GridPool, GridRows, block_of, from_grid
 
 Floats = NDArray[np.float32]
 Values = NDArray[np.float64]

@@ -40,8 +40,7 @@ from promptboost.boosting.gradient.blocks import (
     Values,
     class_slices,
 )
-from promptboost.boosting.grid import MAX_BANK_SIZE, GridRows, weights_to_grid
-from promptboost.boosting.problem import GridPool
+from promptboost.boosting.grid import MAX_BANK_SIZE, GridPool, GridRows, weights_to_grid
 from promptboost.errors import SettingError
 from promptboost.progress import Progress, no_progress
 
@@ -61,7 +60,7 @@ class GradientSettings:
     ----------
     logit_scale : float or None
         β: what cosines are multiplied with. Higher trusts the images more and the pool less. None
-        leaves it open, for ``boosting.gradient.scale.choose_scale``. It is that of the
+        leaves it open, for ``boosting.scale.choose_scale``. It is that of the
         first encoder; the others have theirs in proportion (``GridPool.scales``).
     sweeps : int
         Most passes over all classes; fewer if the gap closes before.
@@ -105,7 +104,7 @@ class GradientSettings:
         if self.logit_scale is None:
             raise SettingError(
                 "logit_scale is not set: pass one, the encoder's own times 3 for example, or choose it "
-                "with promptboost.boosting.gradient.scale.choose_scale"
+                "with promptboost.boosting.scale.choose_scale"
             )
         return self.logit_scale
 

@@ -16,8 +16,7 @@ from promptboost.boosting.composition import (
     template_hits,
 )
 from promptboost.boosting.greedy.search import PromptSearch
-from promptboost.boosting.grid import GridRows, weights_to_grid
-from promptboost.boosting.problem import GridPool
+from promptboost.boosting.grid import GridPool, GridRows, weights_to_grid
 from promptboost.errors import SettingError
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from promptboost.data.benchmarks.layout import ImageIndex, Place, find_place, unpacked_first
 from promptboost.data.benchmarks.registry import Benchmark, benchmark_named
 from promptboost.data.benchmarks.splits import Item, Lists, read_lists
-from promptboost.data.dataset import LabelledImage, Listing
+from promptboost.data.dataset import Dataset, LabeledImage
 from promptboost.data.decode import cut_off
 from promptboost.errors import DataError, count, few
 from promptboost.progress import Progress, no_progress
@@ -213,7 +213,7 @@ def _notes(benchmark: Benchmark, lists: Lists, unused: int) -> Iterator[str]:
 
 def read_benchmark(
     benchmark: Benchmark | str, folder: str | Path, split: str | Path | None = None
-) -> Listing:
+) -> Dataset:
     """List the images of a benchmark in the order of its split file.
 
     Anything missing or not as published is an error: figures on a part look like those on all of it.
@@ -232,11 +232,11 @@ def read_benchmark(
     if survey.lists is None or not survey.complete:
         raise DataError(_refusal(survey, split))
     images = [
-        LabelledImage(item.path, item.name, survey.files[item.path], name)
+        LabeledImage(item.path, item.name, survey.files[item.path], name)
         for name, listed in survey.lists.items.items()
         for item in listed
     ]
-    return Listing.of(images, ())
+    return Dataset.unchecked(images, ())
 
 
 def _refusal(survey: Survey, split: str | Path | None) -> str:

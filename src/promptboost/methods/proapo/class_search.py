@@ -3,14 +3,15 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import log
 
 import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.baselines.fitted import embed_distinct
+from promptboost.boosting.composition import log_losses
 from promptboost.encoders.base import Encoder
 from promptboost.methods.proapo.evolution import Candidate, EvolutionEffort, Space, evolve
-from promptboost.methods.proapo.groups import confusion_groups, gain_groups, group_size
 from promptboost.methods.proapo.template_search import (
     Fitness,
     drawing_weights,
@@ -127,7 +128,7 @@ class ClassSearch:
     """The search, group by group, for the units that raise the fitness.
 
     Each group gets `epochs` generations of the size of `effort`. The other settings are those of
-    :class:`~promptboost.methods.proapo.proapo.ProAPO`.
+    :class:`~promptboost.methods.proapo.ProAPO`.
     """
 
     units: ClassUnits
@@ -273,3 +274,118 @@ def _group_means(
         share = held[:, of_class]
         means.append(share @ rows / np.maximum(share.sum(axis=1, keepdims=True), 1.0))
     return np.stack(means, axis=1)
+
+
+# The released code mixes ranks and labels to group classes, and begins with the easiest ones. This goes by
+# label, and begins with the hardest.
+Classes = tuple[int, ...]
+
+# A class that gains less than this by its sentences is no reason to begin there.
+_LEAST_GAIN = 0.1
+_SHARE_LEFT_OUT = 0.4
+# Of a class's images, how many must have another class among their best five.
+_LEAST_CONFUSED = 0.04
+_BEST = 5
+_LEAST_CLUSTERS = 5
+
+
+def group_size(n_classes: int) -> int:
+    """Return how many classes a group has at most."""
+    return max(2, int(2.5 * log(n_classes))) if n_classes > 1 else 1
+
+
+def gain_groups(gains: NDArray[np.float64], size: int) -> tuple[list[Classes], NDArray[np.bool_]]:
+    """Begin with the classes that gain most by all their sentences at once.
+
+    Returns groups, the highest gains first, and which classes may be edited at all: all but the 40 %
+    that gain least.
+    """
+    order = np.argsort(-gains, kind="stable")
+    left = order[: len(order) - int(_SHARE_LEFT_OUT * len(order))]
+    allowed = np.zeros(len(gains), dtype=np.bool_)
+    allowed[left] = True
+    gaining = [int(k) for k in left if gains[k] > _LEAST_GAIN]
+    return [tuple(gaining[i : i + size]) for i in range(0, len(gaining), size)], allowed
+
+
+def best_clusters(rows: NDArray[np.floating], rng: np.random.Generator) -> NDArray[np.intp]:
+    """Return the cluster of each unit row, of the division with the highest silhouette.
+
+    There are an odd number of them, from 5 to a fifth of the rows; fewer than 25 rows are one cluster.
+    """
+    best, score = np.zeros(len(rows), dtype=np.intp), -1.0
+    for k in range(_LEAST_CLUSTERS, len(rows) // 5 + 1, 2):
+        from sklearn.cluster import KMeans
+        from sklearn.metrics import silhouette_score
+
+        means = KMeans(k, n_init=1, random_state=int(rng.integers(2**31)))
+        clusters = means.fit_predict(rows.astype(np.float64))
+        if len(set(clusters)) > 1 and (value := silhouette_score(rows, clusters)) > score:
+            best, score = clusters.astype(np.intp), value
+    return best
+
+
+def confusion_groups(
+    scores: NDArray[np.float32],
+    labels: NDArray[np.int64],
+    rows: NDArray[np.float32],
+    allowed: NDArray[np.bool_],
+    *,
+    size: int,
+    taken: Sequence[Classes],
+    rng: np.random.Generator,
+) -> list[Classes]:
+    """Group classes with those they are confused with, the hardest first.
+
+    `scores` are those of the training images, on the scale of a softmax. Places left over go to a
+    class's nearest, by the unit `rows`, in its cluster. Only classes that are `allowed` are edited, and
+    none of a group in `taken` begins another one.
+    """
+    n_classes = scores.shape[1]
+    confused, likely = _confused(scores, labels)
+    clusters = best_clusters(rows, rng)
+    likeness = rows @ rows.T
+    covered = {k for group in taken for k in group}
+    most = max(size, int(10 * log(n_classes))) if n_classes > 1 else 1
+    groups = []
+    for k in _hardest_first(scores, labels):
+        if k in covered or not allowed[k] or len(covered) >= most:
+            continue
+        mates = np.flatnonzero(clusters == clusters[k])
+        ranked = [
+            *(j for j in np.lexsort((-likely[k], -confused[k])) if confused[k, j]),
+            *mates[np.argsort(-likeness[k, mates], kind="stable")],
+        ]
+        members = dict.fromkeys([k, *(int(j) for j in ranked if allowed[j])])
+        groups.append(tuple(members)[:size])
+        covered.update(groups[-1])
+    return groups
+
+
+def _hardest_first(scores: NDArray[np.float32], labels: NDArray[np.int64]) -> list[int]:
+    """Order the classes that have images by their cross-entropy."""
+    losses = log_losses(scores, labels).astype(scores.dtype)
+    classes = np.unique(labels)
+    means = np.array([losses[labels == k].mean() for k in classes])
+    return [int(k) for k in classes[np.argsort(-means, kind="stable")]]
+
+
+def _confused(
+    scores: NDArray[np.float32], labels: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return how often and how strongly classes are confused, as two arrays (K, K).
+
+    The first is the share of the images of a class that has the other among its best five; 0 if rare.
+    The second is the mean score of the other: it decides between equal shares, of which small tasks
+    are full.
+    """
+    n, n_classes = scores.shape
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :_BEST]
+    among = np.zeros((n, n_classes))
+    np.put_along_axis(among, best, 1.0, axis=1)
+    shares, means = np.zeros((2, n_classes, n_classes))
+    for k in np.unique(labels):
+        shares[k] = among[labels == k].mean(axis=0)
+        means[k] = scores[labels == k].mean(axis=0)
+    np.fill_diagonal(shares, 0.0)
+    return np.where(shares >= _LEAST_CONFUSED, shares, 0.0), means

@@ -55,7 +55,7 @@ class Space:
         self, among: Collection[int], count: int, rng: np.random.Generator, *, out: bool = False
     ) -> list[int]:
         """Draw distinct elements by their weights; to take `out`, by the inverse."""
-        # Sorted: the order of a set is nobody's promise, and draws must not depend on it.
+        # Sorted: draws must not depend on the order of a set.
         elements = sorted(among)
         weights = self.weights[elements]
         return [elements[i] for i in _drawn(1.0 / weights if out else weights, count, rng)]
@@ -89,7 +89,7 @@ def replace_one(parent: Candidate, space: Space, rng: np.random.Generator) -> Ca
 
 
 def mutate(size: int, space: Space, rng: np.random.Generator) -> Candidate | None:
-    """Draw `size` elements anew, beside the core."""
+    """Draw `size` elements anew, besides the core."""
     unused = space.unused(space.core)
     return space.core | set(space.draw(unused, size, rng)) if unused else None
 

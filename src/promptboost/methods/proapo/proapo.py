@@ -14,7 +14,7 @@ from promptboost.methods.proapo.class_search import ClassSearch, ClassUnits, uni
 from promptboost.methods.proapo.evolution import EvolutionEffort
 from promptboost.methods.proapo.template_search import Chosen, Fitness, choose_templates, library
 from promptboost.pool import PromptPool
-from promptboost.pool.combination import sentence_sources, sentences
+from promptboost.pool.pool import sentence_sources, sentences
 
 # Sources of this name hold other names of the classes.
 _SYNONYMS = "synonym"

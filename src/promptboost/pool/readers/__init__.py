@@ -6,17 +6,37 @@ Other packages add readers under the entry point group ``promptboost.readers``: 
 
 import warnings
 from functools import cache, lru_cache
+from importlib import resources
 from pathlib import Path
+from shlex import quote
 
 from promptboost.errors import FileFormatError, InputError, PoolError, SettingError
 from promptboost.io import Stamp, file_stamp
 from promptboost.plugins import PluginWarning, load_plugins
-from promptboost.pool.readers.fragments import ADAPTCLIP, DCLIP, PROAPO
 from promptboost.pool.readers.plain import PLAIN, SAVED
-from promptboost.pool.readers.sentences import AWT, CLIP_BENCHMARK, CUPL, GPT4VIS, json_of
-from promptboost.pool.readers.source import Reader, Refused, Source
+from promptboost.pool.readers.released import (
+    ADAPTCLIP,
+    AWT,
+    CLIP_BENCHMARK,
+    CUPL,
+    DCLIP,
+    GPT4VIS,
+    PROAPO,
+    json_of,
+)
+from promptboost.pool.readers.source import Reader, Skipped, Source
 
-__all__ = ["KINDS", "Reader", "Refused", "Source", "kinds", "read_source", "read_sources"]
+__all__ = [
+    "KINDS",
+    "Reader",
+    "Skipped",
+    "Source",
+    "emoji_descriptions",
+    "kinds",
+    "read_descriptions",
+    "read_source",
+    "read_sources",
+]
 
 # The order is that of recognition: what a file's place or name says goes before its shape.
 _BY_NAME = (PROAPO, ADAPTCLIP, CUPL, DCLIP, GPT4VIS, AWT)
@@ -37,7 +57,7 @@ def read_sources(
     ----------
     path : path-like
     kind : str, optional
-        One of :func:`kinds`; by default recognised from the name, then from the shape. JSON that
+        One of :func:`kinds`; by default recognized from the name, then from the shape. JSON that
         nothing tells apart is ``"plain"``: its sentences are taken as they are.
     dataset : str, optional
         Which of the datasets of a CLIP_benchmark file.
@@ -82,6 +102,52 @@ def read_source(path: str | Path, kind: str | None = None, *, dataset: str | Non
     return sources[0]
 
 
+def read_descriptions(path: str | Path) -> dict[str, list[str]]:
+    r"""Read sentences about classes from a file of one's own, all of which must be good.
+
+    :func:`read_sources` reads the same files, and those that others released, and leaves out what
+    nobody can use.
+
+    The file is ``{"class": ["sentence", …], …}``; or, if its name ends in ``.jsonl``, one
+    ``{"class": "…", "text": "…"}`` a line; or a table in ``.csv``, ``.tsv`` or ``.txt``.
+
+    Examples
+    --------
+    >>> import json, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "mine.json")
+    ...     _ = path.write_text(json.dumps({"owl": ["large round eyes", "a hooked beak"]}))
+    ...     read_descriptions(path)
+    {'owl': ['large round eyes', 'a hooked beak']}
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise PoolError(f"cannot read the descriptions {path}: No such file")
+    source = read_source(path, "plain")
+    problems = [skipped.reason for skipped in source.skipped]
+    problems += [f"the class {name!r} has a blank sentence" for name in source.blank]
+    if problems:
+        raise FileFormatError(
+            f"{path}: {problems[0]}; to have blank and damaged sentences left out, type: "
+            f"promptboost pool build {quote(str(path))} --classes DATA -o clean.json"
+        )
+    return {name: list(sentences) for name, sentences in source.sentences.items()}
+
+
+def emoji_descriptions() -> dict[str, list[str]]:
+    """Return the sentences promptboost comes with, for the 20 classes of the emoji dataset.
+
+    Examples
+    --------
+    >>> sentences = emoji_descriptions()
+    >>> len(sentences), min(map(len, sentences.values())) >= 40
+    (20, True)
+    """
+    file = resources.files("promptboost.pool") / "data" / "emoji.json"
+    with resources.as_file(file) as path:
+        return read_descriptions(path)
+
+
 def kinds() -> tuple[str, ...]:
     """Return the formats there are, those of installed plugins last.
 
@@ -101,7 +167,7 @@ def _read_file(
 
 
 def _read(path: Path, kind: str | None, dataset: str | None) -> tuple[Source, ...]:
-    reader = _recognised(path) if kind is None else _named(kind)
+    reader = _recognized(path) if kind is None else _named(kind)
     place = "folder" if path.is_dir() else "file"
     if reader.takes not in (place, "both"):
         raise FileFormatError(
@@ -119,16 +185,16 @@ def _named(kind: str) -> Reader:
     return readers[kind]
 
 
-def _recognised(path: Path) -> Reader:
+def _recognized(path: Path) -> Reader:
     if path.suffix == ".json" and path.is_file() and _is_ensemble(path):
         raise FileFormatError(
-            f"{path} is what a fit learnt, not a file of sentences to learn from; to read it, type: "
+            f"{path} is what a fit learned, not a file of sentences to learn from; to read it, type: "
             f"promptboost show {path.parent}"
         )
-    reader = next((reader for reader in _BY_NAME if reader.recognises(path)), None)
+    reader = next((reader for reader in _BY_NAME if reader.recognizes(path)), None)
     if reader is None:
         others = (*_plugins(), *_BY_SHAPE)
-        reader = next((reader for reader in others if reader.recognises(path)), None)
+        reader = next((reader for reader in others if reader.recognizes(path)), None)
     if reader is None:
         raise FileFormatError(
             f"the format of {path} is not known; name it to promptboost pool build with --kind: "
@@ -138,7 +204,7 @@ def _recognised(path: Path) -> Reader:
 
 
 def _is_ensemble(path: Path) -> bool:
-    """Tell our own file of learnt sentences by its format; the parse serves the readers too."""
+    """Tell an ensemble by its format; the parse serves the readers too."""
     try:
         content = json_of(path)
     except InputError:  # the reader says why

@@ -1,8 +1,7 @@
-"""One's own files: JSON, JSON Lines, CSV with the columns class and sentence, tabbed text, saved pools.
+"""User files: JSON, JSON Lines, CSV with the columns class and sentence, tabbed text, saved pools.
 
-Of a saved pool, the sentences are read by the source they came from, and the templates.
-Concatenations are not read as such: they are made of the templates and sentences that are, and
-``build_pool`` makes them again.
+A saved pool is read as its templates, and its sentences by source. ``build_pool`` makes its
+concatenations again.
 """
 
 import csv
@@ -13,14 +12,14 @@ from pathlib import Path
 from promptboost.errors import FileFormatError
 from promptboost.io import load_json, read_text
 from promptboost.pool.io import is_saved_pool, load_pool
-from promptboost.pool.readers.sentences import read_mapping
-from promptboost.pool.readers.source import Gathering, Reader, Source
+from promptboost.pool.readers.released import read_mapping
+from promptboost.pool.readers.source import Reader, SentenceCollector, Source
 
 _TEXT_COLUMNS = ("sentence", "text")
 
 
 def _json_lines(path: Path) -> Source:
-    gathering = Gathering(str(path))
+    collector = SentenceCollector(str(path))
     # Not splitlines(): JSON strings may hold U+2028 and the like unescaped.
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         if line.strip():
@@ -29,13 +28,13 @@ def _json_lines(path: Path) -> Source:
                 raise FileFormatError(
                     f'{path}, line {number}, should be {{"class": "…", "text": "…"}}'
                 )
-            gathering.add(record["class"], [record["text"]], at=f"line {number}")
-    return gathering.source(path.name, "plain", path)
+            collector.add(record["class"], [record["text"]], at=f"line {number}")
+    return collector.source(path.name, "plain", path)
 
 
 def _csv(path: Path) -> Source:
     rows = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
-    gathering = Gathering(str(path))
+    collector = SentenceCollector(str(path))
     try:
         header = [cell.strip().lower() for cell in next(rows, [])]
         text_column = next((name for name in _TEXT_COLUMNS if name in header), None)
@@ -49,7 +48,7 @@ def _csv(path: Path) -> Source:
                 f"{path} has the column {twice[0]} {header.count(twice[0])} times; write one sentence "
                 "a line"
             )
-        place, text_place = header.index("class"), header.index(text_column)
+        name_cell, text_cell = header.index("class"), header.index(text_column)
         for row in rows:
             if not any(cell.strip() for cell in row):
                 continue
@@ -60,14 +59,14 @@ def _csv(path: Path) -> Source:
                     f"{path}, {at}, has {len(row)} cells under {len(header)} columns; put quotes around a "
                     "sentence that has a comma in it"
                 )
-            gathering.add(row[place], [row[text_place]], at=at)
+            collector.add(row[name_cell], [row[text_cell]], at=at)
     except csv.Error as error:
         raise FileFormatError(f"{path}, line {rows.line_num}: {error}") from error
-    return gathering.source(path.name, "plain", path)
+    return collector.source(path.name, "plain", path)
 
 
 def _tabbed(path: Path) -> Source:
-    gathering = Gathering(str(path))
+    collector = SentenceCollector(str(path))
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
             continue
@@ -76,8 +75,8 @@ def _tabbed(path: Path) -> Source:
             raise FileFormatError(
                 f"{path}, line {number}, has no tab: write the class, a tab, the sentence"
             )
-        gathering.add(entry, [sentence], at=f"line {number}")
-    return gathering.source(path.name, "plain", path)
+        collector.add(entry, [sentence], at=f"line {number}")
+    return collector.source(path.name, "plain", path)
 
 
 _BY_ENDING: dict[str, Callable[[Path], Source]] = {
@@ -90,7 +89,7 @@ _BY_ENDING: dict[str, Callable[[Path], Source]] = {
 }
 
 
-def _recognises(path: Path) -> bool:
+def _recognizes(path: Path) -> bool:
     return path.is_file() and path.suffix.lower() in _BY_ENDING
 
 
@@ -102,7 +101,7 @@ def _read(path: Path, dataset: str | None) -> tuple[Source, ...]:
     return (read(path),)
 
 
-PLAIN = Reader("plain", _recognises, _read)
+PLAIN = Reader("plain", _recognizes, _read)
 
 
 def _read_saved(path: Path, dataset: str | None) -> tuple[Source, ...]:

@@ -1,4 +1,4 @@
-"""What every reader makes: a source of sentences by the names a file uses; and what a reader is."""
+"""Readers of description files, and the sources of sentences they return."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,15 +10,15 @@ from promptboost.pool.templates import fill
 from promptboost.pool.text import clean, is_listed
 
 Phrase = Callable[[str, str], str]
-"""From a class name and what a file holds to a sentence that names the class."""
+"""Turns a class name and a text of a file into a sentence that names the class."""
 
 
 @dataclass(frozen=True)
-class Refused:
-    """A sentence that was left out, and why."""
+class Skipped:
+    """A sentence that was left out, and the reason."""
 
     entry: str
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ class Source:
     ['large round eyes']
     """
 
-    name: str  # what prompts from it say they come from
-    kind: str  # the format it was read as
+    name: str  # the source of its prompts
+    kind: str  # the format it was read in
     path: Path
     sentences: Mapping[str, tuple[str, ...]]  # by the names the file uses; empty lists stay empty
     templates: tuple[str, ...] = ()  # sentences with a {} that every class gets
     phrase: Phrase | None = None  # for files that do not name the class
     blank: Mapping[str, int] = field(default_factory=dict)  # blank sentences left out, by name
-    refused: tuple[Refused, ...] = ()  # sentences left out for their control characters
-    stray: tuple[str, ...] = ()  # files of a folder that are not of its format, and were not read
+    skipped: tuple[Skipped, ...] = ()  # sentences left out for their control characters
+    stray: tuple[str, ...] = ()  # files of a folder that are not of its format
 
     def texts(self, entries: Iterable[str], class_name: str) -> list[str]:
         """Return the sentences a class gets from its entries, in order."""
@@ -55,31 +55,30 @@ class Source:
 class Reader:
     """One format of files or folders of sentences.
 
-    ``recognises`` tells by the place, the name or the first lines of a path whether it is of this
-    format. ``read`` takes the path, and the name of a dataset or None, and returns the sources there.
+    ``recognizes`` returns whether a path is of this format, by its folder, name or first lines.
+    ``read`` takes the path, and the name of a dataset or None, and returns its sources.
     """
 
     kind: str
-    recognises: Callable[[Path], bool]
+    recognizes: Callable[[Path], bool]
     read: Callable[[Path, str | None], tuple[Source, ...]]
     takes: Literal["file", "folder", "both"] = "file"
 
 
-class Gathering:
-    """Collects the sentences of a file and leaves out, with a count, those nobody can use.
+class SentenceCollector:
+    """Collects the sentences of a file; counts those that are blank, lists those that are damaged.
 
-    Released files hold blank lines and, rarely, control characters. Refusing a whole file for
-    them would help nobody; dropping them in silence would be worse.
+    Released files hold blank lines and, rarely, control characters.
     """
 
     def __init__(self, where: str) -> None:
         self.sentences: dict[str, list[str]] = {}
         self.blank: dict[str, int] = {}
-        self.refused: list[Refused] = []
+        self.skipped: list[Skipped] = []
         self._where = where
 
     def add(self, entry: object, sentences: object, at: str = "") -> None:
-        """Add the sentences of one name; a name that came before gets more of them."""
+        """Add the sentences of one name; they follow those added before."""
         where = f"{self._where}, {at}" if at else self._where
         try:
             name = clean(entry, where="a class name")
@@ -90,7 +89,7 @@ class Gathering:
                 f"{where}: the class {name!r} needs a list of sentences, not "
                 f'{a_type(sentences)}: write ["sentence", …]'
             )
-        kept = self.sentences.setdefault(name, [])
+        collected = self.sentences.setdefault(name, [])
         for number, sentence in enumerate(sentences, start=1):
             label = f"sentence {number} of the class {name!r}"
             if not isinstance(sentence, str):
@@ -99,9 +98,9 @@ class Gathering:
                 self.blank[name] = self.blank.get(name, 0) + 1
                 continue
             try:
-                kept.append(clean(sentence, where=label))
+                collected.append(clean(sentence, where=label))
             except PoolError as error:
-                self.refused.append(Refused(name, str(error)))
+                self.skipped.append(Skipped(name, str(error)))
 
     def source(
         self,
@@ -119,9 +118,9 @@ class Gathering:
             name=name,
             kind=kind,
             path=path,
-            sentences={entry: tuple(kept) for entry, kept in self.sentences.items()},
+            sentences={entry: tuple(texts) for entry, texts in self.sentences.items()},
             phrase=phrase,
             blank=self.blank,
-            refused=tuple(self.refused),
+            skipped=tuple(self.skipped),
             stray=tuple(stray),
         )

@@ -1,4 +1,4 @@
-"""What all methods of a comparison share: images, draws, words and encoders."""
+"""Images, draws, pool and encoders that all methods of a comparison share."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SomeImages:
-    """Some of more images, which are embedded together: each once, however often it is drawn."""
+class ImageSubset:
+    """A subset of images that are embedded together, each once."""
 
     among: FileImages
     positions: NDArray[np.intp]
@@ -52,21 +52,21 @@ class SomeImages:
 
 
 @dataclass(frozen=True)
-class Draw:
-    """One few-shot task: what to learn from, and what to measure on."""
+class FewShotTask:
+    """One few-shot task: training and test images."""
 
     learn: FewShotSet
     held_out: Images
     labels: NDArray[np.int64]
 
 
-class World:
-    """Images, words and encoders of a comparison, each read when first needed."""
+class Comparison:
+    """Images, pool and encoders of a comparison, each read when first needed."""
 
     def __init__(self, request: CompareRequest, encoder: Encoder | None = None) -> None:
         self._request = request
         self._source = DataSource.parse(request.source)
-        # One that is open already may serve many worlds.
+        # Several comparisons may share an encoder.
         self.encoder = self._open(request.encoder) if encoder is None else encoder
         self.targets = [self._open(name) for name in request.transfers]
         self._inspections: dict[tuple[int, int], Inspection] = {}
@@ -79,7 +79,7 @@ class World:
     @property
     def target_weights(self) -> dict[str, str]:
         """The fingerprints of the encoders to carry to, by name."""
-        return {one.id: one.fingerprint for one in self.targets}
+        return {target.id: target.fingerprint for target in self.targets}
 
     @cached_property
     def data(self) -> Dataset:
@@ -88,7 +88,7 @@ class World:
 
     @cached_property
     def pool(self) -> PromptPool:
-        """All words."""
+        """All prompts."""
         return pool_for(self._request.words, self._source, self.data.class_names)
 
     @property
@@ -97,13 +97,13 @@ class World:
         benchmark = self._source.benchmark
         return None if benchmark is None else benchmark.template
 
-    def draw(self, shots: int, seed: int) -> Draw:
+    def draw(self, shots: int, seed: int) -> FewShotTask:
         """Return one few-shot task."""
         task = self._tasks[shots, seed]
-        learn = SomeImages(self._learnt, self._positions(task.learn, self._learnt.data))
-        return Draw(
+        learn = ImageSubset(self._learned, self._positions(task.learn, self._learned.data))
+        return FewShotTask(
             FewShotSet(learn, task.learn.labels, self.data.class_names, self.template),
-            SomeImages(self._measured, self._positions(task.held_out, self._measured.data)),
+            ImageSubset(self._measured, self._positions(task.held_out, self._measured.data)),
             task.held_out.labels,
         )
 
@@ -114,14 +114,14 @@ class World:
     def inspection(self, shots: int, seed: int) -> Inspection:
         """Return which images of a draw are copies of others."""
         if (shots, seed) not in self._inspections:
-            task, learnt = self._tasks[shots, seed], self._learnt.data
+            task, learned = self._tasks[shots, seed], self._learned.data
             positions = np.concatenate(
                 [
-                    self._positions(task.learn, learnt),
-                    len(learnt) + self._positions(task.held_out, self._measured.data),
+                    self._positions(task.learn, learned),
+                    len(learned) + self._positions(task.held_out, self._measured.data),
                 ]
             )
-            whole = len(learnt) + len(self._measured.data)
+            whole = len(learned) + len(self._measured.data)
             near = among(self._near, positions, whole)
             self._inspections[shots, seed] = inspect(task.learn, task.held_out, near)
         return self._inspections[shots, seed]
@@ -129,7 +129,7 @@ class World:
     @cached_property
     def _near(self) -> list[Pairs]:
         """Compare all images of all draws once."""
-        images = (*self._learnt.data.images, *self._measured.data.images)
+        images = (*self._learned.data.images, *self._measured.data.images)
         return list(near_images(images, progress=self._request.progress))
 
     def few(self, count: int) -> FileImages:
@@ -154,7 +154,7 @@ class World:
         return tasks
 
     @cached_property
-    def _learnt(self) -> FileImages:
+    def _learned(self) -> FileImages:
         return self._together([t.learn for t in self._tasks.values()], self._request.words.views)
 
     @cached_property

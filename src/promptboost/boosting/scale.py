@@ -1,4 +1,4 @@
-"""The scales that are chosen by the images: the composer's logit scale, and that of probabilities."""
+"""Logit scales chosen by cross-validation: of the gradient composer, of probabilities, of encoders."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -13,13 +13,17 @@ from promptboost.boosting.composition import (
     Composition,
     class_rows,
     log_losses,
+    parts_of,
     scores_of,
     template_hits,
 )
 from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
-from promptboost.boosting.grid import COSINE_UNIT, GridRows, block_of, stacked
-from promptboost.boosting.problem import GridPool, Shots
+from promptboost.boosting.grid import COSINE_UNIT, GridPool, GridRows, Shots, block_of, stacked
+from promptboost.boosting.samme import BoostSettings, boost
+from promptboost.errors import EncoderError
 from promptboost.progress import Progress, no_progress
+
+Scores = NDArray[np.floating]
 
 #: Scales that may be tried, as multiples of the encoder's own; the first one is the starting point.
 FACTORS = (3.0, 2.0, 4.0, 6.0, 1.0)
@@ -373,3 +377,95 @@ def calibrated_scale(shots: Shots, pool: GridPool, encoder: int = 0) -> float:
     cosines = originals.astype(np.float64) @ rows.T / COSINE_UNIT
     losses = np.array([log_losses(scale * cosines, shots.labels).mean() for scale in _SCALES])
     return float(_SCALES[np.argmax(losses <= losses.min() + _AS_GOOD)])
+
+
+# Steps of a twentieth: the log loss hardly changes within one.
+_PROBABILITY_SCALES = np.geomspace(0.5, 2000.0, 171)
+
+
+def probability_scales(
+    shots: Shots,
+    pool: GridPool,
+    settings: BoostSettings,
+    encoder_scales: Sequence[float | None],
+    held_out: Scores | None = None,
+) -> list[float]:
+    """Choose the logit scale of probabilities for each encoder: the one of least held-out log loss.
+
+    On the images it was composed on, an ensemble is nearly always right, and any scale would look too
+    low: with simulated CLIP embeddings, the scale that suits those is up to 70 times the one that suits
+    new images. So only held-out scores count. The gradient composer cross-validates its own scale in up
+    to four folds; those scores are reused as `held_out`. For the greedy composer, and where a scale is
+    given, one round is composed on each half of the images and scored on the other. A mean of many
+    rounds is a little surer than one round, and the scale on the low side for it.
+
+    Few images may all be right by luck, and then the loss falls forever. As Platt does, the loss is
+    taken with softened targets: as if, besides the n images, half an image belonged to any class.
+
+    With a single image of a class none can be held out: the scale is then the encoder's own, one of
+    `encoder_scales`, or where that is unknown the one that suits the templates.
+    """
+    if held_out is None:
+        if np.bincount(shots.labels).min() < 2:
+            return [
+                calibrated_scale(shots, pool, number) if scale is None else scale
+                for number, scale in enumerate(encoder_scales)
+            ]
+        held_out = scores_of_halves(shots, pool, settings)
+    return [
+        _least_loss_scale(held_out[part], shots.labels)
+        for part in parts_of(len(held_out), pool.encoders)
+    ]
+
+
+def _least_loss_scale(scores: Scores, labels: NDArray[np.int64]) -> float:
+    """Return the factor on scores of least softened log loss; NaN rows were never held out."""
+    judged = np.isfinite(scores).all(axis=1)
+    scores, labels = scores[judged].astype(np.float64), labels[judged]
+    n = len(labels)
+
+    def loss(scale: float) -> float:
+        logits = scale * scores
+        losses = log_losses(logits, labels)
+        # The mean over classes of the loss is the loss of the true class plus how far the others lie.
+        distances = logits[np.arange(n), labels] - logits.mean(axis=1)
+        return float((losses + distances / (2 * n + 1)).mean())
+
+    return float(f"{lowest(loss, _PROBABILITY_SCALES):.4g}")
+
+
+def scores_of_halves(shots: Shots, pool: GridPool, settings: BoostSettings) -> Scores:
+    """Compose a round on each half of the images, and return the scores of the other half, stacked."""
+    settings = replace(settings, rounds=1, patience=None)
+    half = dealt(shots.labels, 2)
+    scores = np.empty((pool.encoders, len(shots.labels), len(pool.prompts)))
+    for fold in (0, 1):
+        train, test = half != fold, half == fold
+        views = None if shots.views is None else np.ascontiguousarray(shots.views[train])
+        some = Shots(np.ascontiguousarray(shots.originals[train]), shots.labels[train], views)
+        (done,) = boost(some, pool, settings)
+        fold_scores = scores_of(
+            done.composition, stacked(shots.originals[test], pool.encoders), pool
+        )
+        scores[:, test] = fold_scores.reshape(pool.encoders, -1, scores.shape[2])
+    return scores.reshape(-1, scores.shape[2])
+
+
+def with_relative_scales(
+    shots: Shots, pool: GridPool, encoder_scales: Sequence[float | None]
+) -> GridPool:
+    """Set the relative scales of a pool of several encoders; unknown ones are estimated."""
+    if len(encoder_scales) == 1:
+        return pool
+    if pool.templates.shape[2] % len(encoder_scales):
+        raise EncoderError(
+            f"{len(encoder_scales)} encoders are named, but {pool.templates.shape[2]} columns cannot be "
+            "divided into as many blocks"
+        )
+    pool = replace(pool, scales=(1.0,) * len(encoder_scales))
+    pool.check_against(shots)
+    scales = [
+        calibrated_scale(shots, pool, number) if scale is None else scale
+        for number, scale in enumerate(encoder_scales)
+    ]
+    return replace(pool, scales=tuple(scale / scales[0] for scale in scales))

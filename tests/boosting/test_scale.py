@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
+import promptboost.boosting.scale as scale_module
 from promptboost.boosting import GridPool, Shots, compiled
 from promptboost.boosting.composition import scores_of, template_hits
-from promptboost.boosting.gradient import scale as scale_module
 from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
-from promptboost.boosting.gradient.scale import FACTORS, ScaleChoice, choose_scale, fold_texts
+from promptboost.boosting.scale import FACTORS, ScaleChoice, choose_scale, fold_texts
 from promptboost.testing import clip_like
 
 ASKED = GradientSettings(logit_scale=1.0, sweeps=5, copies=16)

@@ -1,0 +1,247 @@
+"""Description files as their authors released them, one reader for each format.
+
+CuPL, GPT4Vis and AWT have ``{"class": ["sentence", …], …}`` in one JSON file and differ in their
+names. CuPL: ``*_prompts_base.json`` and ``*_prompts_full.json``, whole sentences, some with line
+breaks, many of them twice; cars have the year last, scenes a word in brackets. GPT4Vis:
+``*_20_prompts*.json``; actions are written in CamelCase, cars with the year first. AWT: files named
+after their dataset in a folder whose name begins with AWT; class names have underscores, and blank
+sentences occur.
+
+CLIP_benchmark has one level more, ``{"dataset": {"class": ["sentence", …]}}``; or templates,
+``{"dataset": ["a photo of a {c}.", …]}``, or the list of them alone, with ``{}``.
+
+DCLIP has fragments such as "a hooked beak", put behind the class name by
+:func:`~promptboost.pool.templates.connect`.
+
+AdaptCLIPZS is a folder with one text file for each class, one sentence per line. The file is named
+after the class, with SLASH for "/", or, for ImageNet, after the WordNet number. Lines begin with "a
+pet which has …"; its authors replace those words by the class. A folder may hold files of another
+dataset.
+
+ProAPO has the released sources of one dataset, each in its file, all with the same class names: a
+folder with ``category_description/*.json`` and ``label_to_category_name.json``. Its DCLIP and
+AdaptCLIP files are read like the originals; blank sentences occur.
+"""
+
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from promptboost.errors import FileFormatError, PoolError, SettingError, a_type
+from promptboost.io import Stamp, file_stamp, read_json, read_text
+from promptboost.pool.readers.source import Phrase, Reader, SentenceCollector, Source
+from promptboost.pool.templates import check_templates, connect
+
+_CUPL = re.compile(r"prompts_(base|full)$", re.IGNORECASE)
+_GPT4VIS = re.compile(r"_\d+_prompts(_|$)", re.IGNORECASE)
+
+
+def json_of(path: Path) -> Any:
+    """Read a JSON file; recognizing its shape and reading its sentences share one parse."""
+    return _json_of(path, file_stamp(path))
+
+
+@lru_cache(maxsize=1)
+def _json_of(path: Path, stamp: Stamp | None) -> Any:
+    return read_json(path)
+
+
+def read_mapping(path: Path, name: str, kind: str, phrase: Phrase | None = None) -> Source:
+    """Read a file ``{"class": ["sentence", …]}``."""
+    return _from_mapping(json_of(path), path, name, kind, phrase)
+
+
+def _from_mapping(
+    loaded: Any, path: Path, name: str, kind: str, phrase: Phrase | None = None
+) -> Source:
+    if not isinstance(loaded, dict):
+        raise FileFormatError(
+            f'{path} holds {a_type(loaded)}; it should be {{"class": ["sentence", …]}}'
+        )
+    collector = SentenceCollector(str(path))
+    for entry, sentences in loaded.items():
+        if isinstance(entry, str) and " ".join(entry.split()) in collector.sentences:
+            raise FileFormatError(
+                f"{path}: {' '.join(entry.split())!r} occurs twice; join the two lists"
+            )
+        collector.add(entry, sentences)
+    return collector.source(name, kind, path, phrase=phrase)
+
+
+def _has_templates(listed: object) -> bool:
+    """Tell whether a JSON value is a list of sentences with a place for the class name."""
+    return (
+        isinstance(listed, list)
+        and bool(listed)
+        and all(isinstance(text, str) and ("{}" in text or "{c}" in text) for text in listed)
+    )
+
+
+def _is_json(path: Path) -> bool:
+    return path.suffix.lower() == ".json"
+
+
+def _read_cupl(path: Path, dataset: str | None) -> tuple[Source, ...]:
+    named = _CUPL.search(path.stem)
+    return (read_mapping(path, f"cupl_{named[1].lower()}" if named else "cupl", "cupl"),)
+
+
+def _is_awt(path: Path) -> bool:
+    folders = path.resolve().parts[:-1]
+    return _is_json(path) and any(
+        folder == "AWT" or folder.startswith("AWT_") for folder in folders
+    )
+
+
+def _read_awt(path: Path, dataset: str | None) -> tuple[Source, ...]:
+    folders = {folder.lower() for folder in path.resolve().parts}
+    shots = next((s for s in ("zero_shot", "few_shot") if f"awt_{s}" in folders), None)
+    return (read_mapping(path, f"awt_{shots}" if shots else "awt", "awt"),)
+
+
+CUPL = Reader(
+    "cupl", lambda path: _is_json(path) and _CUPL.search(path.stem) is not None, _read_cupl
+)
+GPT4VIS = Reader(
+    "gpt4vis",
+    lambda path: _is_json(path) and _GPT4VIS.search(path.stem) is not None,
+    lambda path, _: (read_mapping(path, "gpt4vis", "gpt4vis"),),
+)
+AWT = Reader("awt", _is_awt, _read_awt)
+
+
+_KIND = "clip_benchmark"
+
+
+def _is_clip_benchmark(path: Path) -> bool:
+    """Look for templates, or a level of datasets above the classes."""
+    if path.suffix.lower() != ".json" or not path.is_file():
+        return False
+    loaded = json_of(path)
+    # A list without templates is no source either: reading it says so.
+    return isinstance(loaded, list) or _has_shape(loaded)
+
+
+def _has_shape(loaded: Any) -> bool:
+    if isinstance(loaded, dict) and loaded:
+        return all(isinstance(value, dict) or _has_templates(value) for value in loaded.values())
+    return _has_templates(loaded)
+
+
+def _read_clip_benchmark(path: Path, dataset: str | None) -> tuple[Source, ...]:
+    loaded = json_of(path)
+    if isinstance(loaded, list):
+        return (_templates(loaded, path, _KIND),)
+    if not isinstance(loaded, dict) or not _has_shape(loaded):
+        raise FileFormatError(
+            f'{path} should be {{"dataset": ["a photo of a {{c}}.", …]}} or '
+            '{"dataset": {"class": ["sentence", …]}}'
+        )
+    chosen = _one_dataset(loaded, dataset, path)
+    name, inside = f"{_KIND}:{chosen}", loaded[chosen]
+    if isinstance(inside, list):
+        return (_templates(inside, path, name),)
+    return (_from_mapping(inside, path, name, _KIND),)
+
+
+def _one_dataset(loaded: dict[str, Any], dataset: str | None, path: Path) -> str:
+    if dataset is None and len(loaded) == 1:
+        return next(iter(loaded))
+    if dataset not in loaded or dataset is None:
+        holds = "several datasets" if dataset is None else f"no dataset {dataset!r}"
+        raise SettingError(
+            f"{path} holds {holds}; choose one with --dataset of promptboost pool: {', '.join(loaded)}"
+        )
+    return dataset
+
+
+def _templates(listed: list[Any], path: Path, name: str) -> Source:
+    if not _has_templates(listed):
+        raise FileFormatError(
+            f"{path} is a list without {{}} in every text. Class names? They go to --classes. "
+            "Sentences? They need to say of which class they are"
+        )
+    templates = check_templates(text.replace("{c}", "{}") for text in listed)
+    return Source(name, _KIND, path, {}, templates=templates)
+
+
+CLIP_BENCHMARK = Reader(_KIND, _is_clip_benchmark, _read_clip_benchmark)
+
+
+DCLIP = Reader(
+    "dclip",
+    lambda path: path.suffix.lower() == ".json" and path.stem.lower().startswith("descriptors"),
+    lambda path, _: (read_mapping(path, "dclip", "dclip", phrase=connect),),
+)
+
+
+_TEXT_FILE = ".txt"
+# One or two words for the kind of thing: "a pet which", "a satellite image which", "a car with".
+_SUBJECT = re.compile(r"an? [\w-]+(?: [\w-]+)? (which|that|with|where)\b ", re.IGNORECASE)
+
+
+def name_class(class_name: str, line: str) -> str:
+    """Replace "a pet" by the class in "a pet which has a short tail"."""
+    start = _SUBJECT.match(line)
+    if start is None:
+        return line
+    # After a comma "that" is no longer English.
+    connector = "which" if start[1].lower() == "that" else start[1].lower()
+    return f"{class_name.replace('_', ' ')}, {connector} {line[start.end() :]}"
+
+
+def _unquoted(line: str) -> str:
+    line = line.strip()
+    return line[1:-1] if len(line) > 1 and line[0] == line[-1] == '"' else line
+
+
+def _is_adaptclip(path: Path) -> bool:
+    return path.is_dir() and any(file.suffix == _TEXT_FILE for file in path.iterdir())
+
+
+def _read_adaptclip(path: Path, dataset: str | None) -> tuple[Source, ...]:
+    try:
+        files = sorted(path.iterdir(), key=lambda file: file.name)
+    except OSError as error:
+        raise PoolError(f"cannot read the folder {path}: {error.strerror}") from error
+    texts = [file for file in files if file.suffix == _TEXT_FILE and not file.name.startswith(".")]
+    if not texts:
+        raise FileFormatError(f"{path} holds no file <class>{_TEXT_FILE}, one sentence a line")
+    collector = SentenceCollector(str(path))
+    for file in texts:
+        # A line end after the last sentence is no blank sentence.
+        collector.add(file.stem, map(_unquoted, read_text(file).rstrip("\r\n").split("\n")))
+    stray = [file.name for file in files if file not in texts]
+    name = f"adaptclip:{path.name}"
+    return (collector.source(name, "adaptclip", path, phrase=name_class, stray=stray),)
+
+
+ADAPTCLIP = Reader("adaptclip", _is_adaptclip, _read_adaptclip, takes="folder")
+
+
+_PROAPO_FOLDER = "category_description"
+_PHRASES: dict[str, Phrase] = {"dclip": connect, "adaptclip": name_class}
+
+
+def _is_proapo(path: Path) -> bool:
+    if path.suffix.lower() == ".json":
+        return path.resolve().parent.name == _PROAPO_FOLDER
+    return path.resolve().name == _PROAPO_FOLDER or (path / _PROAPO_FOLDER).is_dir()
+
+
+def _read_proapo(path: Path, dataset: str | None) -> tuple[Source, ...]:
+    if not path.is_dir():
+        return (_read_proapo_file(path),)
+    folder = path if path.resolve().name == _PROAPO_FOLDER else path / _PROAPO_FOLDER
+    files = sorted(folder.glob("*.json"), key=lambda file: file.name)
+    if not files:
+        raise FileFormatError(f"{path} holds no {_PROAPO_FOLDER}/*.json")
+    return tuple(map(_read_proapo_file, files))
+
+
+def _read_proapo_file(path: Path) -> Source:
+    return read_mapping(path, f"proapo:{path.stem}", "proapo", _PHRASES.get(path.stem.lower()))
+
+
+PROAPO = Reader("proapo", _is_proapo, _read_proapo, takes="both")
