@@ -29,6 +29,7 @@ CORE_TESTS = (
     "tests/model/test_ensemble.py",
     "tests/model/test_head.py",
     "tests/training/test_learner.py",
+    "tests/training/test_trainer.py",
 )
 
 # An estimator with each composer, saved and loaded; then a run, its report, and the command line.
