@@ -1,5 +1,7 @@
 """For tests: made-up tasks, and checks that tell the author of a plugin what it lacks."""
 
+from __future__ import annotations
+
 import dataclasses
 import tempfile
 import warnings
@@ -13,12 +15,12 @@ from numpy.typing import NDArray
 from promptboost.encoders.base import ENCODER_PARTS, Encoder, UnitRows, unit_rows
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import EncoderError, PromptBoostError, a_type
-from promptboost.methods.base import FewShotSet, FittedMethod, Group, Method, Transfer
-from promptboost.methods.registry import make_method, spelled
 from promptboost.pool import PromptPool, build_pool
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+    from promptboost.methods.base import FewShotSet, FittedMethod, Method
 
 _T = TypeVar("_T")
 
@@ -115,7 +117,7 @@ class _Colours:
         rows = encoder.encode_images([*images, *crops])
         return np.ascontiguousarray(rows.reshape(2, len(images), encoder.dim).transpose(1, 0, 2))
 
-    def images(self) -> "Iterator[Image]":
+    def images(self) -> Iterator[Image]:
         from PIL import Image
 
         for colour in self.colours:
@@ -124,12 +126,14 @@ class _Colours:
 
 
 def _few(*colours: str) -> FewShotSet:
+    from promptboost.methods.base import FewShotSet
+
     labels = np.array([int("blue" in colour) for colour in colours], dtype=np.int64)
     return FewShotSet(_Colours(colours), labels, ("fire", "ice"), "a photo of {}.")
 
 
 _FOUR = ("red", "darkred", "blue", "lightblue")
-_IMAGES = _few(*_FOUR).images
+_IMAGES = _Colours(_FOUR)
 _WORDS = {
     "CuPL": {"fire": ["fire is red", "fire is hot"], "ice": ["ice is blue", "ice is cold"]},
     "DCLIP": {"fire": ["a red colour"], "ice": ["a blue colour"]},
@@ -217,6 +221,8 @@ class _MethodCheck:
         self.expect(np.array_equal(one.logits(_IMAGES), other.logits(_IMAGES)), problem)
 
     def check_declarations(self) -> None:
+        from promptboost.methods.base import Group, Method, Transfer
+
         kind = type(self.method)
         if not isinstance(self.method, Method):
             self.expect(False, f"{kind.__name__} does not derive from promptboost.methods.Method")
@@ -230,6 +236,8 @@ class _MethodCheck:
             self.expect(isinstance(getattr(kind, name, None), of), problem)
 
     def check_spelling(self) -> None:
+        from promptboost.methods.registry import make_method, spelled
+
         spelling = spelled(self.method)
         what = f"make_method({spelling!r}), which its files name it by,"
         again = self.attempt(what, lambda: make_method(spelling))
@@ -267,6 +275,8 @@ class _MethodCheck:
 
     def check_answers(self, fitted: FittedMethod) -> bool:
         """Check one fitted classifier; tell whether it answers."""
+        from promptboost.methods.base import FittedMethod
+
         if not isinstance(fitted, FittedMethod):
             self.expect(False, f"fit() returns {type(fitted).__name__}, not a FittedMethod")
             return False
@@ -317,6 +327,7 @@ class _MethodCheck:
             self.expect_same(again, fitted, f"{problem}: state() leaves something out")
 
     def check_transfer(self, fitted: FittedMethod) -> None:
+        from promptboost.methods.base import Transfer
         from promptboost.methods.eft import emulate
 
         declared = f"carries_over is Transfer.{self.method.carries_over.name}"
