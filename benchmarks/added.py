@@ -24,8 +24,8 @@ from promptboost.data.shots import Task, load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.model import Head
 from promptboost.model.head_files import write_head
-from promptboost.pool import PLAIN_TEMPLATE
 from promptboost.pool.sources import pool_for
+from promptboost.pool.templates import PLAIN_TEMPLATE
 from promptboost.run.measurement import EmbeddedTask
 from promptboost.training import Trainer
 

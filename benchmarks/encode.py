@@ -24,7 +24,8 @@ from promptboost.encoders.conse.conse import ConseEncoder
 from promptboost.encoders.conse.imagenet import BATCH
 from promptboost.encoders.openclip.openclip import OpenClipEncoder
 from promptboost.encoders.runtime import several_at_once
-from promptboost.pool import TEMPLATES, emoji_descriptions, fill, read_descriptions
+from promptboost.pool import TEMPLATES, fill
+from promptboost.pool.readers import emoji_descriptions, read_descriptions
 from promptboost.threads import set_threads, thread_count
 
 REPEATS = 3

@@ -10,16 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from benchmarks.task import Task
-from promptboost.boosting import (
-    BoostSettings,
-    Composition,
-    GradientSettings,
-    GradientTrace,
-    GridPool,
-    Shots,
-    boost,
-)
-from promptboost.boosting.composition import class_rows
+from promptboost.boosting import BoostSettings, GradientSettings, GridPool, Shots, boost
+from promptboost.boosting.composition import Composition, GradientTrace, class_rows
 from promptboost.boosting.gradient.compose import compose_by_gradient
 from promptboost.boosting.grid import GridRows
 from promptboost.boosting.residual import fit_text_residual

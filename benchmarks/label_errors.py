@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from promptboost.baselines.baselines import pool_heads
 from promptboost.config import FitConfig
-from promptboost.data import DataSource
 from promptboost.data.shots import divide, load_classes
+from promptboost.data.source import DataSource
 from promptboost.encoders.embedder import Embedder
 from promptboost.pool.sources import pool_for
 from promptboost.quality.suspects import find_outliers, label_errors, set_aside_probabilities

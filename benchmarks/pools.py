@@ -25,7 +25,8 @@ from promptboost.encoders.base import UnitRows, unit_rows
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.encoders.store import EmbeddingStore
-from promptboost.pool import PromptPool, build_pool, load_pool, save_pool
+from promptboost.pool import PromptPool, build_pool, save_pool
+from promptboost.pool.io import load_pool
 from promptboost.pool.lint import lint
 from promptboost.pool.readers.source import Source
 from promptboost.pool.sources import match_classes

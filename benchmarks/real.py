@@ -7,9 +7,11 @@ import numpy as np
 
 from benchmarks.task import Task
 from promptboost.boosting.grid import to_grid, weights_to_grid
-from promptboost.data import draw_shots, load_data
+from promptboost.data import load_data
+from promptboost.data.shots import draw_shots
 from promptboost.encoders.embedder import Embedder
-from promptboost.pool import build_pool, emoji_descriptions
+from promptboost.pool import build_pool
+from promptboost.pool.readers import emoji_descriptions
 
 
 def make_emoji_task(shots: int = 16, views: int = 4) -> Task:

@@ -48,7 +48,8 @@ from promptboost.distributed.engine import (
 )
 from promptboost.distributed.images import TABLE_ROWS, ImageItem
 from promptboost.distributed.shards import SHARD_IMAGES, ShardPlan, cut, plan_shards
-from promptboost.pool import TEMPLATES, emoji_descriptions, fill
+from promptboost.pool import TEMPLATES, fill
+from promptboost.pool.readers import emoji_descriptions
 from promptboost.threads import set_threads
 
 _WORKER = "promptboost.distributed.shard_embeddings:TextShardWorker"

@@ -13,8 +13,8 @@ from promptboost import estimator
 from promptboost.data.dataset import RepeatedImageWarning
 from promptboost.errors import DataError, EncoderError, SettingError
 from promptboost.estimator import PromptBoostClassifier
-from promptboost.model import EncoderRecord
 from promptboost.model.classifier import PromptClassifier, load
+from promptboost.model.ensemble import EncoderRecord
 from promptboost.training.residual_refit import NoPoolWarning, refit
 
 SENTENCES = {"fire": ["it is very red"], "ice": ["it is very blue"], "moss": ["it is very green"]}

@@ -9,14 +9,14 @@ from PIL import Image
 from sklearn.metrics import confusion_matrix
 
 import promptboost
-from promptboost import (
+from promptboost import PromptBoostClassifier
+from promptboost.errors import InputError, LabelError, MissingExtraError, SettingError
+from promptboost.plot import (
     BankDisplay,
     ConfusionDisplay,
-    PromptBoostClassifier,
     ReliabilityDisplay,
     StagedAccuracyDisplay,
 )
-from promptboost.errors import InputError, LabelError, MissingExtraError, SettingError
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
@@ -160,6 +160,8 @@ def test_without_matplotlib_the_command_to_type_is_told(monkeypatch):
 
 
 def test_the_package_does_not_load_matplotlib():
-    code = "import sys, promptboost; promptboost.BankDisplay; print('matplotlib' in sys.modules)"
+    code = (
+        "import sys, promptboost; promptboost.plot.BankDisplay; print('matplotlib' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -5,8 +5,9 @@ from numpy.typing import NDArray
 
 from benchmarks.findings.sets import Floats, Words
 from promptboost.baselines.baselines import FIXED_C
-from promptboost.boosting import GradientSettings, Shots, compose_by_gradient
+from promptboost.boosting import GradientSettings, Shots
 from promptboost.boosting.composition import scores_of
+from promptboost.boosting.gradient.compose import compose_by_gradient
 from promptboost.boosting.scale import dealt
 
 Chances = NDArray[np.float64]

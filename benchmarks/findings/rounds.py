@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.findings.fits import NO_REWEIGHTING, after_rounds, gradient_settings, measured
 from benchmarks.findings.sets import VIEWS, ImageSet
-from promptboost.boosting import compose_by_gradient
+from promptboost.boosting.gradient.compose import compose_by_gradient
 from promptboost.compare.cells import Key, Result
 from promptboost.methods.base import Origin
 from promptboost.methods.fitted import TextClassifier, class_rows

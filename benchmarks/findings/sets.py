@@ -17,8 +17,9 @@ from promptboost.boosting import GridPool, Shots
 from promptboost.compare.cells import CompareRequest, Key
 from promptboost.compare.comparison import Comparison, FewShotTask
 from promptboost.config import FitConfig
-from promptboost.pool import PromptPool, build_pool, emoji_descriptions
+from promptboost.pool import PromptPool, build_pool
 from promptboost.pool.pool import sentences_by_class
+from promptboost.pool.readers import emoji_descriptions
 from promptboost.training import PoolTexts
 
 Floats = NDArray[np.float32]

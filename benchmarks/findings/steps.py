@@ -14,7 +14,7 @@ from benchmarks.findings.fits import boosted, gradient_settings
 from benchmarks.findings.sets import ImageSet
 from benchmarks.findings.weights_problem import Problem, pose
 from benchmarks.findings.weights_solvers import on_simplex
-from promptboost.boosting import GradientTrace
+from promptboost.boosting.composition import GradientTrace
 from promptboost.compare.cells import Key, Result
 
 STEPS = (3, 5, 10, 20, 30)

@@ -114,7 +114,7 @@ def pool_checks() -> Iterator[str]:
 
 def methods() -> Iterator[str]:
     """Write the names that ``compare --methods`` takes."""
-    from promptboost.methods import METHODS
+    from promptboost.methods.registry import METHODS
 
     yield "| name | what it is |\n|---|---|"
     for record in METHODS:

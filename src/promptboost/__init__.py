@@ -18,12 +18,6 @@ if TYPE_CHECKING:
     from promptboost.encoders import Encoder, load_encoder
     from promptboost.estimator import ImageEmbedder, PromptBoostClassifier
     from promptboost.model import Head, PromptClassifier, PromptEnsemble, load
-    from promptboost.plot import (
-        BankDisplay,
-        ConfusionDisplay,
-        ReliabilityDisplay,
-        StagedAccuracyDisplay,
-    )
     from promptboost.training.residual_refit import refit
 
 __all__ = [
@@ -37,10 +31,6 @@ __all__ = [
     "load",
     "refit",
     "load_encoder",
-    "BankDisplay",
-    "ConfusionDisplay",
-    "ReliabilityDisplay",
-    "StagedAccuracyDisplay",
 ]
 
 __version__ = "0.1.0"
@@ -53,7 +43,6 @@ __getattr__ = on_first_use(
         "model": ["PromptEnsemble", "Head"],
         "model.classifier": ["PromptClassifier", "load"],
         "encoders": ["Encoder", "load_encoder"],
-        "plot": ["BankDisplay", "ConfusionDisplay", "ReliabilityDisplay", "StagedAccuracyDisplay"],
         "training.residual_refit": ["refit"],
     },
 )

@@ -312,7 +312,7 @@ class _MethodCheck:
                 self.expect_same(fewer, fitted, problem)
 
     def check_archive(self, fitted: FittedMethod) -> None:
-        from promptboost.methods import load_fitted, save_fitted
+        from promptboost.methods.archive import load_fitted, save_fitted
 
         def saved_and_loaded() -> FittedMethod:
             with tempfile.TemporaryDirectory() as folder:

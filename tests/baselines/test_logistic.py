@@ -9,7 +9,9 @@ from promptboost.baselines.baselines import (
 from promptboost.boosting.scale import dealt
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import EncoderError, LabelError
-from promptboost.methods import FewShotSet, RowImages, load_fitted, make_method, save_fitted
+from promptboost.methods import FewShotSet, make_method
+from promptboost.methods.archive import load_fitted, save_fitted
+from promptboost.methods.base import RowImages
 from promptboost.methods.logistic import Logistic
 from promptboost.pool import build_pool
 from promptboost.testing import clip_like

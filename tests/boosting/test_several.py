@@ -7,15 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptboost.boosting import (
-    BoostSettings,
-    GradientSettings,
-    GridPool,
-    Shots,
-    boost,
-    compose_greedily,
-)
+from promptboost.boosting import BoostSettings, GradientSettings, GridPool, Shots, boost
 from promptboost.boosting.composition import scores_of, template_hits
+from promptboost.boosting.greedy.insertion import compose_greedily
 from promptboost.boosting.grid import ROW_UNIT, stacked, to_grid, weights_to_grid
 from promptboost.boosting.samme import updated_weights
 from promptboost.boosting.scale import choose_scale

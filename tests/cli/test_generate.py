@@ -10,7 +10,7 @@ import pytest
 
 from promptboost.cli.generate import generate, grow
 from promptboost.cli.output import guarded
-from promptboost.pool import read_descriptions
+from promptboost.pool.readers import read_descriptions
 from promptboost.run.run_folder import RunFolder
 from tests.cli.cli_tools import Answer
 from tests.cli.cli_tools import call as call_main

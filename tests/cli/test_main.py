@@ -139,7 +139,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(fitted):
 
 
 def test_own_warnings_become_notes_and_others_are_left_out(capsys):
-    from promptboost.encoders import TruncatedPromptWarning
+    from promptboost.encoders.base import TruncatedPromptWarning
 
     output._show_warning(TruncatedPromptWarning("too long\x1b"), TruncatedPromptWarning, "", 0)
     output._show_warning(DeprecationWarning("old"), DeprecationWarning, "", 0)

@@ -2,7 +2,9 @@ import json
 
 import pytest
 
-from promptboost.pool import build_pool, load_pool, read_descriptions
+from promptboost.pool import build_pool
+from promptboost.pool.io import load_pool
+from promptboost.pool.readers import read_descriptions
 from promptboost.run.run_folder import RunFolder
 from tests.cli.cli_tools import FIT, call
 from tests.run.run_tools import unfinish, write_images

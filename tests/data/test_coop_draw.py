@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptboost.data import Dataset, LabeledImage, draw_shots
+from promptboost.data import Dataset, LabeledImage
 from promptboost.data.benchmarks import BENCHMARKS, Item, read_split
-from promptboost.data.shots import coop_draw, coop_few_shot
+from promptboost.data.shots import coop_draw, coop_few_shot, draw_shots
 from promptboost.errors import DataError, SettingError
 from tests.beside import RELEASED, needs_beside
 from tests.data.benchmarks.benchmark_tools import SPLITS

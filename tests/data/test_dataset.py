@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from promptboost.data import Dataset, LabeledImage, display_name, load_data
-from promptboost.data.dataset import RepeatedImageWarning, warn_of_conflicting_labels
+from promptboost.data import Dataset, LabeledImage, load_data
+from promptboost.data.dataset import RepeatedImageWarning, display_name, warn_of_conflicting_labels
 from promptboost.errors import DataError
 from tests.data.image_tools import encoded, plain, write_classes
 

@@ -3,8 +3,9 @@ from collections import Counter
 
 import pytest
 
-from promptboost.data import draw_shots, load_data
+from promptboost.data import load_data
 from promptboost.data.emoji import EMOJI_CLASSES, divided, load_emoji
+from promptboost.data.shots import draw_shots
 from promptboost.errors import MissingExtraError
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from promptboost.config import FitConfig
-from promptboost.data import ImageError, load_data
+from promptboost.data import load_data
+from promptboost.data.decode import ImageError
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.encoders.store import EmbeddingStore

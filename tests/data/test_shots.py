@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptboost.data import Dataset, LabeledImage, draw_shots, few_shot, rest
+from promptboost.data import Dataset, LabeledImage, few_shot
+from promptboost.data.shots import draw_shots, rest
 from promptboost.errors import DataError, SettingError
 
 LABELS = st.lists(st.integers(0, 4), min_size=1, max_size=80)

@@ -6,7 +6,6 @@ import os
 
 import pytest
 
-from promptboost.compare.cells import TIMES
 from promptboost.compare.compare import compare, write_results
 from promptboost.distributed.engine import Placement, Share
 from promptboost.errors import RunError
@@ -18,6 +17,8 @@ from tests.compare.test_compare import OTHER
 from tests.compare.test_compare import request as comparison
 from tests.paper.paper_tools import asked, write_task
 from tests.run.run_tools import write_images
+
+TIMES = ("seconds", "fit_s", "predict_ms")
 
 
 def files_of(folder):

@@ -8,11 +8,8 @@ import pytest
 open_clip = pytest.importorskip("open_clip", reason="needs the extra clip")
 torch = pytest.importorskip("torch", reason="needs the extra clip")
 
-from promptboost.encoders import (  # noqa: E402
-    encode_with,
-    load_encoder,
-    open_tower,
-)
+from promptboost.encoders import load_encoder  # noqa: E402
+from promptboost.encoders.base import encode_with, open_tower  # noqa: E402
 from promptboost.encoders.embedder import Embedder  # noqa: E402
 from promptboost.encoders.fake import FakeEncoder  # noqa: E402
 from promptboost.encoders.openclip.tower import OpenClipTower  # noqa: E402

@@ -1,16 +1,11 @@
 import pytest
 
 from promptboost.errors import PoolError, SettingError
-from promptboost.llm import (
-    Budget,
-    ModelSettings,
-    ReplyCache,
-    RequestPolicy,
-    generate_pool,
-    plan,
-)
+from promptboost.llm.client import ModelSettings
+from promptboost.llm.generation import generate_pool, plan
 from promptboost.llm.questions import contrast_questions, questions_for
-from promptboost.llm.replies import NOTHING_YET
+from promptboost.llm.replies import NOTHING_YET, ReplyCache
+from promptboost.llm.requests import Budget, RequestPolicy
 from promptboost.pool import build_pool
 from tests.llm.llm_server import Act, Server
 

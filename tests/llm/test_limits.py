@@ -6,8 +6,9 @@ import zlib
 
 import pytest
 
-from promptboost.llm import Budget, ReplyCache, RequestPolicy, ask_all
 from promptboost.llm.client import MAX_REPLY_BYTES, AskError, BudgetError
+from promptboost.llm.replies import ReplyCache
+from promptboost.llm.requests import Budget, RequestPolicy, ask_all
 from tests.llm.llm_server import Act, Server
 from tests.llm.test_client import NOW, ask, ask_once, both, settings_of
 from tests.memory import run_measured
@@ -17,7 +18,9 @@ KEY = "sk-abcdefgh-0123456789"
 # A process of its own, to measure its memory.
 ASKING = """
 import sys
-from promptboost.llm import ModelSettings, ReplyCache, ask_all
+from promptboost.llm.client import ModelSettings
+from promptboost.llm.replies import ReplyCache
+from promptboost.llm.requests import ask_all
 provider, url, cache, *bombs = sys.argv[1:]
 settings = ModelSettings("m", provider=provider, base_url=url, timeout=60.0, max_retries=0)
 for bomb in bombs:

@@ -4,8 +4,9 @@ import time
 
 import pytest
 
-from promptboost.llm import Budget, ModelSettings, ReplyCache, RequestPolicy, ask_all
-from promptboost.llm.client import Reply
+from promptboost.llm.client import ModelSettings, Reply
+from promptboost.llm.replies import ReplyCache
+from promptboost.llm.requests import Budget, RequestPolicy, ask_all
 from tests.llm.llm_server import Act, Server
 from tests.llm.test_client import NOW
 

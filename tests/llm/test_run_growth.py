@@ -6,7 +6,8 @@ import pytest
 
 from promptboost.errors import RunError
 from promptboost.llm.growth import check_growable, fit_again, write_grown
-from promptboost.pool import build_pool, load_pool, save_pool
+from promptboost.pool import build_pool, save_pool
+from promptboost.pool.io import load_pool
 from promptboost.run.fit import fit_run
 from promptboost.run.run_folder import RunFolder
 from tests.run.run_tools import SENTENCES, request

@@ -8,7 +8,8 @@ import pytest
 from promptboost.encoders import load_encoder
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import MissingExtraError
-from promptboost.methods import FewShotSet, RowImages
+from promptboost.methods import FewShotSet
+from promptboost.methods.base import RowImages
 
 NAMES = ("red", "dark blue", "green")
 SEEN = {

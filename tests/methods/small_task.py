@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 
 from promptboost.encoders.fake import FakeEncoder
-from promptboost.methods import FewShotSet, LinearClassifier, Origin, RowImages, TextClassifier
+from promptboost.methods import FewShotSet
+from promptboost.methods.base import Origin, RowImages
+from promptboost.methods.fitted import LinearClassifier, TextClassifier
 from promptboost.pool import build_pool
 
 ENCODER, OTHER = FakeEncoder(dim=16), FakeEncoder(dim=16, seed=1)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from promptboost.errors import FileFormatError
-from promptboost.methods import LinearClassifier, TextClassifier, load_fitted, save_fitted
+from promptboost.methods.archive import load_fitted, save_fitted
+from promptboost.methods.fitted import LinearClassifier, TextClassifier
 from tests.methods.small_task import ENCODER, IMAGES, OTHER, linear_classifier, text_classifier
 
 

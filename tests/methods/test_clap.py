@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from promptboost.encoders.base import unit_rows
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import EncoderError, LabelError, SettingError
-from promptboost.methods import FewShotSet, RowImages, load_fitted, make_method, save_fitted
+from promptboost.methods import FewShotSet, make_method
+from promptboost.methods.archive import load_fitted, save_fitted
+from promptboost.methods.base import RowImages
 from promptboost.methods.clap import CLAP, HeldProbe, multipliers
 from promptboost.pool import build_pool
 from promptboost.testing import clip_like

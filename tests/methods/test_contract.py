@@ -9,7 +9,8 @@ import pytest
 
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import DataError, EncoderError, LabelError, PoolError
-from promptboost.methods import FewShotSet, FileImages, Origin, RowImages
+from promptboost.methods import FewShotSet
+from promptboost.methods.base import FileImages, Origin, RowImages
 from promptboost.methods.fitted import class_rows
 from tests.methods.small_task import (
     COLOURS,

@@ -3,13 +3,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra clip")
 
-from promptboost.encoders import (  # noqa: E402
-    load_encoder,
-    open_tower,
-)
+from promptboost.encoders import load_encoder  # noqa: E402
+from promptboost.encoders.base import open_tower  # noqa: E402
 from promptboost.encoders.fake import FakeEncoder  # noqa: E402
 from promptboost.errors import EncoderError, LabelError, SettingError  # noqa: E402
-from promptboost.methods import FewShotSet, RowImages, load_fitted, make_method, save_fitted  # noqa: E402
+from promptboost.methods import FewShotSet, make_method  # noqa: E402
+from promptboost.methods.archive import load_fitted, save_fitted  # noqa: E402
+from promptboost.methods.base import RowImages  # noqa: E402
 from promptboost.methods.learned_tokens import (  # noqa: E402
     CoOp,
     PromptedClasses,

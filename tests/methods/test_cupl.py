@@ -7,7 +7,9 @@ import pytest
 
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import PoolError
-from promptboost.methods import FewShotSet, RowImages, load_fitted, make_method, save_fitted
+from promptboost.methods import FewShotSet, make_method
+from promptboost.methods.archive import load_fitted, save_fitted
+from promptboost.methods.base import RowImages
 from promptboost.methods.sentence_means import CuPL, PoolMean
 from promptboost.pool import build_pool
 

@@ -8,16 +8,11 @@ from hypothesis.extra.numpy import arrays as random_arrays
 
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import EncoderError, FileFormatError, SettingError
-from promptboost.methods import (
-    FittedMethod,
-    LinearClassifier,
-    Origin,
-    RowImages,
-    TextClassifier,
-    load_fitted,
-    save_fitted,
-)
+from promptboost.methods import FittedMethod
+from promptboost.methods.archive import load_fitted, save_fitted
+from promptboost.methods.base import Origin, RowImages
 from promptboost.methods.eft import EmulatedClassifier, emulate, load_emulated
+from promptboost.methods.fitted import LinearClassifier, TextClassifier
 
 SOURCE, TARGET, THIRD = (FakeEncoder(dim=8 + i, seed=i) for i in range(3))
 NAMES = ("apple", "fire_truck", "ice")

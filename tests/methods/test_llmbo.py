@@ -9,7 +9,9 @@ from benchmarks.word_mixer import WordMixer, first_list, serving
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import LabelError, PoolError, SettingError
 from promptboost.llm.client import AskError
-from promptboost.methods import FewShotSet, RowImages, load_fitted, make_method, save_fitted
+from promptboost.methods import FewShotSet, make_method
+from promptboost.methods.archive import load_fitted, save_fitted
+from promptboost.methods.base import RowImages
 from promptboost.methods.llmbo import LLMbo, message, read_templates
 from promptboost.pool import build_pool, fill
 from tests.llm.llm_server import Act, Server

@@ -11,7 +11,9 @@ from promptboost.boosting.composition import log_losses
 from promptboost.encoders.base import unit_rows
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import EncoderError, LabelError, SettingError
-from promptboost.methods import FewShotSet, RowImages, load_fitted, make_method, save_fitted
+from promptboost.methods import FewShotSet, make_method
+from promptboost.methods.archive import load_fitted, save_fitted
+from promptboost.methods.base import RowImages
 from promptboost.methods.lp_plus_plus import BlendedProbe, LPPlusPlus, descend, first_alpha
 from promptboost.pool import build_pool
 from promptboost.testing import clip_like

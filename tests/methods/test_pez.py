@@ -3,10 +3,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra clip")
 
-from promptboost.encoders import open_tower  # noqa: E402
+from promptboost.encoders.base import open_tower  # noqa: E402
 from promptboost.encoders.fake import FakeEncoder  # noqa: E402
 from promptboost.errors import EncoderError, SettingError  # noqa: E402
-from promptboost.methods import load_fitted, make_method, save_fitted  # noqa: E402
+from promptboost.methods import make_method  # noqa: E402
+from promptboost.methods.archive import load_fitted, save_fitted  # noqa: E402
 from promptboost.methods.learned_tokens import PEZ, HardTokens  # noqa: E402
 from promptboost.pool import build_pool  # noqa: E402
 from tests.methods.gradient_tools import NAMES, NoTower, coloured, emoji, real  # noqa: E402

@@ -12,20 +12,11 @@ import numpy as np
 import pytest
 
 from promptboost.errors import FileFormatError, SettingError
-from promptboost.methods import (
-    METHODS,
-    Group,
-    LinearClassifier,
-    Method,
-    Transfer,
-    load_fitted,
-    make_method,
-    register_fitted,
-    register_method,
-    save_fitted,
-    spelled,
-)
-from promptboost.methods.registry import names_method
+from promptboost.methods import Method, make_method, register_method
+from promptboost.methods.archive import load_fitted, register_fitted, save_fitted
+from promptboost.methods.base import Group, Transfer
+from promptboost.methods.fitted import LinearClassifier
+from promptboost.methods.registry import METHODS, names_method, spelled
 from promptboost.plugins import PluginWarning, load_plugins
 from promptboost.testing import check_method
 from tests.cli.cli_tools import call

@@ -8,14 +8,10 @@ import pytest
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.store import EmbeddingStore
 from promptboost.errors import LabelError, PoolError, PromptBoostError, SettingError
-from promptboost.methods import (
-    FewShotSet,
-    RowImages,
-    TextClassifier,
-    load_fitted,
-    make_method,
-    save_fitted,
-)
+from promptboost.methods import FewShotSet, make_method
+from promptboost.methods.archive import load_fitted, save_fitted
+from promptboost.methods.base import RowImages
+from promptboost.methods.fitted import TextClassifier
 from promptboost.methods.promptboost import ResidualClassifier
 from promptboost.model import PromptEnsemble
 from promptboost.pool import build_pool

@@ -14,15 +14,9 @@ from promptboost.encoders.fake import FakeEncoder  # noqa: E402
 from promptboost.encoders.openclip.deep_prompts import PromptedTowers  # noqa: E402
 from promptboost.encoders.store import EmbeddingStore  # noqa: E402
 from promptboost.errors import DataError, EncoderError, FileFormatError, SettingError  # noqa: E402
-from promptboost.methods import (  # noqa: E402
-    METHODS,
-    FewShotSet,
-    RowImages,
-    Transfer,
-    load_fitted,
-    make_method,
-    save_fitted,
-)
+from promptboost.methods import FewShotSet, make_method  # noqa: E402
+from promptboost.methods.archive import load_fitted, save_fitted  # noqa: E402
+from promptboost.methods.base import RowImages, Transfer  # noqa: E402
 from promptboost.methods.eft import EmulatedClassifier, load_emulated  # noqa: E402
 from promptboost.methods.fitted import class_rows  # noqa: E402
 from promptboost.methods.promptsrc import (  # noqa: E402
@@ -33,6 +27,7 @@ from promptboost.methods.promptsrc import (  # noqa: E402
     TrainingImages,
     epoch_weights,
 )
+from promptboost.methods.registry import METHODS  # noqa: E402
 from promptboost.methods.sentence_means import ZeroShot  # noqa: E402
 from promptboost.pool import build_pool  # noqa: E402
 from promptboost.testing import check_method  # noqa: E402

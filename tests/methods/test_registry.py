@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptboost.errors import SettingError
-from promptboost.methods import METHODS, Method, make_method, spelled
+from promptboost.methods import Method, make_method
+from promptboost.methods.registry import METHODS, spelled
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20)
 

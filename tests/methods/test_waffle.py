@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptboost.errors import SettingError
-from promptboost.methods import load_fitted, make_method, save_fitted
+from promptboost.methods import make_method
+from promptboost.methods.archive import load_fitted, save_fitted
 from promptboost.methods.waffle import WORDS, WaffleCLIP
 from tests.methods.small_task import ENCODER, IMAGES, NAMES, OTHER, POOL, SHOTS
 

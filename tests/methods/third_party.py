@@ -6,16 +6,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from promptboost.methods import (
-    FewShotSet,
-    FittedMethod,
-    Group,
-    LinearClassifier,
-    Method,
-    Origin,
-    Transfer,
-    register_fitted,
-)
+from promptboost.methods import FewShotSet, FittedMethod, Method
+from promptboost.methods.archive import register_fitted
+from promptboost.methods.base import Group, Origin, Transfer
+from promptboost.methods.fitted import LinearClassifier
 
 
 @dataclass(frozen=True)

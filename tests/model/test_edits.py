@@ -7,7 +7,8 @@ from hypothesis import given
 
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import InputError, LabelError, PoolError, SettingError
-from promptboost.model import EncoderRecord, PromptEnsemble, Round
+from promptboost.model import PromptEnsemble, Round
+from promptboost.model.ensemble import EncoderRecord
 from tests.model.ensembles import PATIENT, PROMPT, ensembles, pets
 
 NAMES = ("cat", "dog", "cow")

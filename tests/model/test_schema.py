@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptboost.errors import FileFormatError, SettingError
-from promptboost.model import EncoderRecord, PromptEnsemble
+from promptboost.model import PromptEnsemble
+from promptboost.model.ensemble import EncoderRecord
 from promptboost.model.schema import json_schema
 from tests.model.ensembles import PATIENT, TEXT, ensembles, pets
 from tests.model.test_ensemble_file import BEYOND_STRUCTURE, STRUCTURE

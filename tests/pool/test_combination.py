@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptboost.errors import PoolError, SettingError
-from promptboost.pool import Prompt, PromptPool, build_pool, deduplicate, from_sources, union
+from promptboost.pool import PromptPool, build_pool
+from promptboost.pool.pool import Prompt, deduplicate, from_sources, union
 from promptboost.pool.text import text_key
 from tests.pool.pool_strategies import NAMES, content, pools
 

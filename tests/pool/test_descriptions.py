@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptboost.errors import FileFormatError, PoolError
-from promptboost.pool import build_pool, read_descriptions, read_pool
+from promptboost.pool import build_pool, read_pool
 from promptboost.pool.pool import sentences_by_class
+from promptboost.pool.readers import read_descriptions
 
 words = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=8)
 sentences = st.lists(words, min_size=1, max_size=4).map(" ".join)

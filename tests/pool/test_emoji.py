@@ -6,7 +6,8 @@ from importlib import resources
 
 import pytest
 
-from promptboost.pool import build_pool, emoji_descriptions, read_descriptions
+from promptboost.pool import build_pool
+from promptboost.pool.readers import emoji_descriptions, read_descriptions
 from promptboost.pool.text import text_key
 
 CLASSES = [

@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptboost.errors import FileFormatError, PoolError
-from promptboost.pool import Prompt, PromptPool, build_pool, load_pool, read_descriptions, save_pool
-from promptboost.pool.pool import ClassPrompts
+from promptboost.pool import PromptPool, build_pool, save_pool
+from promptboost.pool.io import load_pool
+from promptboost.pool.pool import ClassPrompts, Prompt
+from promptboost.pool.readers import read_descriptions
 from tests.pool.pool_strategies import content, pools
 
 

@@ -9,8 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from promptboost.errors import PoolError
-from promptboost.pool import Prompt, build_pool, fill
-from promptboost.pool.pool import ClassPrompts, words_fingerprint
+from promptboost.pool import build_pool, fill
+from promptboost.pool.pool import ClassPrompts, Prompt, words_fingerprint
 from promptboost.pool.text import text_key
 
 words = st.sampled_from(["owl", "Owl", "red", "RED", "a", "the", "tail", "wing"])

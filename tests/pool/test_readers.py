@@ -6,8 +6,16 @@ import pytest
 
 from promptboost import io
 from promptboost.errors import FileFormatError, PoolError, SettingError
-from promptboost.pool import read_descriptions, readers
-from promptboost.pool.readers import KINDS, Reader, Source, kinds, read_source, read_sources
+from promptboost.pool import readers
+from promptboost.pool.readers import (
+    KINDS,
+    Reader,
+    Source,
+    kinds,
+    read_descriptions,
+    read_source,
+    read_sources,
+)
 from promptboost.pool.readers.released import name_class
 from promptboost.pool.templates import connect
 

@@ -8,16 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptboost.errors import FileFormatError, PoolError, SettingError
-from promptboost.pool import (
-    Source,
-    build_pool,
-    load_pool,
-    read_pool,
-    read_sources,
-    rename_classes,
-    save_pool,
-)
-from promptboost.pool.sources import choose_sources, join_pool, match_classes
+from promptboost.pool import build_pool, read_pool, save_pool
+from promptboost.pool.io import load_pool
+from promptboost.pool.readers import read_sources
+from promptboost.pool.readers.source import Source
+from promptboost.pool.sources import choose_sources, join_pool, match_classes, rename_classes
 from tests.pool.pool_strategies import content, pools
 
 NAMES = ["barn_owl", "bat"]

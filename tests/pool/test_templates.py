@@ -3,8 +3,8 @@ import sys
 import pytest
 
 from promptboost.errors import MissingExtraError, PoolError
-from promptboost.pool import TEMPLATES, clip_templates, fill
-from promptboost.pool.templates import check_templates, open_clip_words
+from promptboost.pool import TEMPLATES, fill
+from promptboost.pool.templates import check_templates, clip_templates, open_clip_words
 from promptboost.pool.text import text_key
 
 

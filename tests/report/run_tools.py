@@ -12,7 +12,8 @@ from sklearn.linear_model import LogisticRegression
 from promptboost.baselines.measures import Guesses
 from promptboost.boosting import BoostSettings, GridPool, Shots, boost
 from promptboost.model import PromptEnsemble, Round
-from promptboost.pool import TEMPLATES, emoji_descriptions, fill
+from promptboost.pool import TEMPLATES, fill
+from promptboost.pool.readers import emoji_descriptions
 from promptboost.run.run_folder import RunFolder
 from promptboost.testing import clip_like
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import promptboost.run.fit as fit_module
-from promptboost.data import read_image
+from promptboost.data.decode import read_image
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError, EncoderError, PoolError, RunError, SettingError
 from promptboost.io import write_text

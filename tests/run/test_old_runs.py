@@ -85,7 +85,7 @@ def test_the_head_that_lies_there_is_used_as_it_is(old, run):
 
 @pytest.mark.parametrize("run", ANSWERS)
 def test_embedded_anew_it_votes_as_it_did(old, run):
-    from promptboost.data import read_image
+    from promptboost.data.decode import read_image
 
     encoder = load_encoder("fake:16-0")
     head = PromptEnsemble.load(f"{run}/ensemble.json").embed(encoder)

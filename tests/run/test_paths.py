@@ -5,7 +5,7 @@ import pytest
 
 from promptboost import PromptBoostClassifier, load
 from promptboost import refit as refit_classifier
-from promptboost.baselines.base import FewShotSet, RowImages
+from promptboost.methods.base import FewShotSet, RowImages
 from promptboost.data.shots import load_task
 from promptboost.encoders.group import open_embedder
 from promptboost.errors import LabelError

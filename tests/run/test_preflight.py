@@ -1,9 +1,10 @@
 import pytest
 
 from promptboost.config import FitConfig
-from promptboost.data import DataSource
+from promptboost.data.source import DataSource
 from promptboost.errors import FileFormatError, PoolError
-from promptboost.pool import Prompt, PromptPool, build_pool, save_pool
+from promptboost.pool import PromptPool, build_pool, save_pool
+from promptboost.pool.pool import Prompt
 from promptboost.run.preflight import check_inputs
 
 

@@ -6,7 +6,9 @@ import pytest
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError
 from promptboost.model import Head
-from promptboost.pool import build_pool, from_sources, load_pool, save_pool
+from promptboost.pool import build_pool, save_pool
+from promptboost.pool.io import load_pool
+from promptboost.pool.pool import from_sources
 from promptboost.run.fit import fit_run
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.transfer import transfer_run

@@ -20,7 +20,8 @@ from promptboost.data.memory import holds_images
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.encoders.group import join
 from promptboost.errors import EncoderError, InputError, LabelError, PoolError, SettingError
-from promptboost.model import EncoderRecord, PromptEnsemble
+from promptboost.model import PromptEnsemble
+from promptboost.model.ensemble import EncoderRecord
 from promptboost.model.head import staged_heads
 from promptboost.pool import build_pool
 from promptboost.testing import clip_like

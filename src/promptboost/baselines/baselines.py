@@ -19,7 +19,8 @@ from promptboost.boosting.grid import GridRows, from_grid
 from promptboost.boosting.scale import dealt
 from promptboost.encoders.base import Encoder, UnitRows
 from promptboost.model import Head
-from promptboost.pool import PLAIN_TEMPLATE, PromptPool, fill
+from promptboost.pool import PromptPool, fill
+from promptboost.pool.templates import PLAIN_TEMPLATE
 from promptboost.progress import Progress, no_progress
 from promptboost.threads import single_blas_thread
 from promptboost.training import PoolTexts

@@ -11,36 +11,18 @@ from typing import TYPE_CHECKING
 from promptboost.lazy import on_first_use
 
 if TYPE_CHECKING:
-    from promptboost.boosting.composition import Composition, GradientTrace, GreedyTrace, Step
-    from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
-    from promptboost.boosting.greedy.insertion import compose_greedily
+    from promptboost.boosting.gradient.compose import GradientSettings
     from promptboost.boosting.grid import GridPool, Shots
-    from promptboost.boosting.samme import BoostRound, BoostSettings, BoostState, boost
+    from promptboost.boosting.samme import BoostRound, BoostSettings, boost
 
-__all__ = [
-    "BoostRound",
-    "BoostSettings",
-    "BoostState",
-    "Composition",
-    "GradientSettings",
-    "GradientTrace",
-    "GreedyTrace",
-    "GridPool",
-    "Shots",
-    "Step",
-    "boost",
-    "compose_by_gradient",
-    "compose_greedily",
-]
+__all__ = ["BoostRound", "BoostSettings", "GradientSettings", "GridPool", "Shots", "boost"]
 
 # Predictions need only the balance, and no compiled code.
 __getattr__ = on_first_use(
     __name__,
     {
-        "samme": ["BoostRound", "BoostSettings", "BoostState", "boost"],
-        "composition": ["Composition", "GradientTrace", "GreedyTrace", "Step"],
-        "gradient.compose": ["GradientSettings", "compose_by_gradient"],
-        "greedy.insertion": ["compose_greedily"],
+        "samme": ["BoostRound", "BoostSettings", "boost"],
+        "gradient.compose": ["GradientSettings"],
         "grid": ["GridPool", "Shots"],
     },
 )

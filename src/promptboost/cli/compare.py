@@ -170,7 +170,7 @@ def _failures(failed: list[str]) -> list[str]:
 
 
 def _list(out: Output) -> None:
-    from promptboost.methods import METHODS
+    from promptboost.methods.registry import METHODS
 
     labels = {name: record.label for name, record in METHODS.items()}
     rows = [list(item) for item in labels.items()]

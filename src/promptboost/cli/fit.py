@@ -85,7 +85,7 @@ def fit(
     the folder to write: the classifier as text (ensemble.json), its vectors, the figures, a report.
     """
     import promptboost
-    from promptboost.data import DataSource
+    from promptboost.data.source import DataSource
     from promptboost.errors import RunError, SettingError
     from promptboost.run.preflight import check_inputs
     from promptboost.run.run_folder import RunFolder

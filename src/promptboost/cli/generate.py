@@ -10,7 +10,8 @@ from promptboost.cli.options import allow_download_option, run_argument, with_op
 from promptboost.cli.output import UNUSABLE, Interrupted, Output, speaks
 
 if TYPE_CHECKING:
-    from promptboost.llm import Generated, Question
+    from promptboost.llm.generation import Generated
+    from promptboost.llm.questions import Question
 
 COUNT = click.IntRange(min=1)
 _BUDGET = click.IntRange(min=0)
@@ -86,14 +87,10 @@ def ask(
 ) -> "Generated | None":
     """Ask the questions, or with ``--dry-run`` print the plan and return None."""
     from promptboost.cli import pool_text
-    from promptboost.llm import (
-        Budget,
-        ModelSettings,
-        ReplyCache,
-        RequestPolicy,
-        generate_pool,
-        plan,
-    )
+    from promptboost.llm.client import ModelSettings
+    from promptboost.llm.generation import generate_pool, plan
+    from promptboost.llm.replies import ReplyCache
+    from promptboost.llm.requests import Budget, RequestPolicy
 
     named = ("model", "provider", "base_url", "temperature", "reply_tokens", "timeout")
     settings = ModelSettings(**{name: asking[name] for name in named})
@@ -193,7 +190,7 @@ def generate(
     none is missing, it writes the file without a server.
     """
     from promptboost.cli import pool_text
-    from promptboost.llm import questions_for
+    from promptboost.llm.questions import questions_for
 
     _check_file(file, classes, asking)
     class_names = _class_names(names, classes)
@@ -305,7 +302,7 @@ def _check_file(file: Path, classes: str | None, asking: dict[str, Any]) -> None
 
 def class_names_of(classes: str) -> Sequence[str]:
     """Return the class names of a file of names, or of images."""
-    from promptboost.pool import read_class_names
+    from promptboost.pool.names import read_class_names
 
     if (names := read_class_names(classes)) is not None:
         return names

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from promptboost.cli.output import Output
-    from promptboost.distributed import Placement
+    from promptboost.distributed.engine import Placement
 
 device_option = click.option(
     "--device", help="Where the encoder runs, such as cpu or cuda:1. Default: the fastest there is."

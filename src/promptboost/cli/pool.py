@@ -12,7 +12,7 @@ from promptboost.cli.output import Output, echo, plain, speaks
 from promptboost.errors import SettingError, few
 
 if TYPE_CHECKING:
-    from promptboost.pool import Concatenate
+    from promptboost.pool.pool import Concatenate
     from promptboost.pool.sources import ClassMatch
 
 
@@ -30,7 +30,7 @@ class _SourcePlaceType(click.ParamType[SourcePlace]):
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> SourcePlace:
         """Take ``kind=path`` apart, unless there is a file of that very name."""
-        from promptboost.pool import kinds
+        from promptboost.pool.readers import kinds
 
         text = str(value)
         kind, equals, path = text.partition("=")
@@ -75,7 +75,8 @@ def matches_of(
     dataset: str | None,
 ) -> tuple[tuple[str, ...], list["ClassMatch"]]:
     """Read sources and classes, and match their names."""
-    from promptboost.pool import read_sources, read_synonyms
+    from promptboost.pool.names import read_synonyms
+    from promptboost.pool.readers import read_sources
     from promptboost.pool.sources import match_classes
 
     names = tuple(class_names_of(classes))
@@ -219,8 +220,9 @@ def _write_pool(
     concatenate: "Concatenate",
     templates: str | None,
 ) -> dict[str, Any]:
-    from promptboost.pool import TEMPLATES, clip_templates, save_pool
+    from promptboost.pool import TEMPLATES, save_pool
     from promptboost.pool.sources import join_pool
+    from promptboost.pool.templates import clip_templates
 
     shared = clip_templates() if templates == "clip" else TEMPLATES if templates else None
     pool = join_pool(matches, names, templates=shared, concatenate=concatenate)
@@ -242,7 +244,8 @@ def show(
     Of a saved pool, all prompts count: filled templates and concatenations too.
     """
     from promptboost.cli import pool_text as words
-    from promptboost.pool import is_saved_pool, load_pool, read_sources
+    from promptboost.pool.io import is_saved_pool, load_pool
+    from promptboost.pool.readers import read_sources
     from promptboost.pool.sources import sentences_about
 
     if kind is None and is_saved_pool(file):

@@ -7,11 +7,13 @@ from typing import Any
 
 from promptboost.cli.output import percent, plain, table
 from promptboost.errors import PoolError, few
-from promptboost.llm import Generated, Pair, Plan
+from promptboost.llm.generation import Generated, Plan
+from promptboost.llm.questions import Pair
 from promptboost.llm.replies import NOTHING_YET
-from promptboost.pool import PromptPool, Source
+from promptboost.pool import PromptPool
 from promptboost.pool.lint import LintFinding
 from promptboost.pool.names import match_names
+from promptboost.pool.readers.source import Source
 from promptboost.pool.sources import ClassMatch
 
 Checked = Sequence[tuple[ClassMatch, Sequence[LintFinding]]]

@@ -20,15 +20,9 @@ from promptboost.compare.method_code import code_of
 from promptboost.distributed.engine import UnitError, UnitResult
 from promptboost.encoders import Encoder
 from promptboost.errors import FileFormatError, MissingExtraError, PromptBoostError, RunError
-from promptboost.methods import (
-    FittedMethod,
-    Images,
-    Method,
-    Transfer,
-    load_fitted,
-    make_method,
-    save_fitted,
-)
+from promptboost.methods import FittedMethod, Method, make_method
+from promptboost.methods.archive import load_fitted, save_fitted
+from promptboost.methods.base import Images, Transfer
 
 # Images that time to predict is measured with, from file to answer.
 _TIMED = 8

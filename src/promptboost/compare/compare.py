@@ -38,7 +38,9 @@ from promptboost.distributed.engine import (
 )
 from promptboost.errors import PromptBoostError, RunError, count
 from promptboost.io import write_text, writing
-from promptboost.methods import METHODS, Transfer, make_method
+from promptboost.methods import make_method
+from promptboost.methods.base import Transfer
+from promptboost.methods.registry import METHODS
 from promptboost.report.phrases import as_text
 from promptboost.run.overlap import Overlap
 

@@ -9,14 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.compare.cells import CompareRequest
-from promptboost.data import Dataset, DataSource
+from promptboost.data import Dataset
 from promptboost.data.copies import Pairs, near_images
 from promptboost.data.shots import Task, divide, load_classes
+from promptboost.data.source import DataSource
 from promptboost.encoders import Encoder, load_encoder
 from promptboost.encoders.base import UnitRows
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError
-from promptboost.methods import FewShotSet, FileImages, Images, Method, Transfer
+from promptboost.methods import FewShotSet, Method
+from promptboost.methods.base import FileImages, Images, Transfer
 from promptboost.pool import PromptPool
 from promptboost.pool.sources import pool_for
 from promptboost.progress import stage

@@ -7,7 +7,8 @@ from functools import cache
 from pathlib import Path
 
 from promptboost import __version__
-from promptboost.methods import Method, Transfer
+from promptboost.methods import Method
+from promptboost.methods.base import Transfer
 
 _PACKAGE = Path(__file__).parents[1]
 #: Rooms whose code belongs to a method that imports it; what all methods share is the version's.

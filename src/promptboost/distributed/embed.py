@@ -20,7 +20,9 @@ from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.store import EmbeddingStore
 from promptboost.errors import DataError, PoolError, SettingError, count
 from promptboost.io import cache_folder, read_text
-from promptboost.pool import PromptPool, is_saved_pool, load_pool, read_sources
+from promptboost.pool import PromptPool
+from promptboost.pool.io import is_saved_pool, load_pool
+from promptboost.pool.readers import read_sources
 from promptboost.pool.sources import pool_for
 from promptboost.pool.text import clean
 from promptboost.progress import Progress, no_progress

@@ -1,31 +1,22 @@
-"""Vectors: what turns images and sentences into rows of one space."""
+"""Encoders: models that map images and texts into one space."""
 
-from promptboost.encoders.base import (
-    DifferentiableText,
-    Encoder,
-    TruncatedPromptWarning,
-    encode_with,
-    open_tower,
-    unit_rows,
-)
-from promptboost.encoders.registry import (
-    MODELS,
-    ModelRecord,
-    load_encoder,
-    models_by_family,
-    register_encoder,
-)
+from typing import TYPE_CHECKING
+
+from promptboost.encoders.base import Encoder, unit_rows
+from promptboost.encoders.registry import load_encoder, register_encoder
+from promptboost.lazy import on_first_use
+
+if TYPE_CHECKING:
+    from promptboost.encoders.embedder import Embedder
+    from promptboost.encoders.group import EncoderGroup
 
 __all__ = [
+    "Embedder",
     "Encoder",
+    "EncoderGroup",
     "load_encoder",
-    "MODELS",
-    "ModelRecord",
-    "models_by_family",
     "register_encoder",
-    "TruncatedPromptWarning",
     "unit_rows",
-    "DifferentiableText",
-    "encode_with",
-    "open_tower",
 ]
+
+__getattr__ = on_first_use(__name__, {"embedder": ["Embedder"], "group": ["EncoderGroup"]})

@@ -66,7 +66,7 @@ class StoreWarning(UserWarning):
 class Embedder:
     """An encoder with a store: each image, each crop of it and each text is embedded once.
 
-    It is itself an :class:`~promptboost.encoders.Encoder`, whose texts go through the store.
+    It is itself an :class:`~promptboost.Encoder`, whose texts go through the store.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ class Embedder:
         progress: Progress = no_progress,
         device: str | None = None,
     ) -> "Embedder":
-        """Load an encoder by its name, as :func:`~promptboost.encoders.load_encoder` does.
+        """Load an encoder by its name, as :func:`~promptboost.load_encoder` does.
 
         `cache` is True for the user's store, False for none, or the folder of another one.
         """

@@ -21,7 +21,7 @@ class EncoderGroup:
     """Several encoders, whose embeddings of the same images or texts are next to each other.
 
     Each encoder has a block of columns, and all blocks are as wide as the widest, padded with zeros. It
-    implements :class:`~promptboost.encoders.Encoder`, except that each block has length one, not the row.
+    implements :class:`~promptboost.Encoder`, except that each block has length one, not the row.
 
     Parameters
     ----------

@@ -14,16 +14,11 @@ from promptboost.llm.questions import Pair, confused_pairs, contrast_questions, 
 from promptboost.llm.replies import ReplyCache
 from promptboost.llm.requests import RequestPolicy
 from promptboost.model import PromptEnsemble
-from promptboost.pool import (
-    build_pool,
-    emoji_descriptions,
-    is_saved_pool,
-    meet,
-    read_pool,
-    read_sources,
-    save_pool,
-    union,
-)
+from promptboost.pool import build_pool, read_pool, save_pool
+from promptboost.pool.sources import match_classes
+from promptboost.pool.io import is_saved_pool
+from promptboost.pool.pool import union
+from promptboost.pool.readers import emoji_descriptions, read_sources
 from promptboost.progress import Progress, no_progress
 from promptboost.run.fit import fit_run
 from promptboost.run.results import Results
@@ -141,6 +136,6 @@ def _words(folder: RunFolder) -> tuple[tuple[str, ...], dict[str, list[str]]]:
     sentences: dict[str, list[str]] = {}
     for source in read_sources(file):
         if not source.templates:
-            for name, texts in meet(source, names).texts.items():
+            for name, texts in match_classes(source, names).texts.items():
                 sentences.setdefault(name, []).extend(texts)
     return names, sentences

@@ -1,46 +1,24 @@
-"""Peers: every method promptboost is compared with, and promptboost itself, under one contract."""
+"""The methods that promptboost is compared with, and promptboost itself, under one contract."""
 
-from promptboost.methods.archive import load_fitted, register_fitted, save_fitted
 from promptboost.methods.base import (
-    Bank,
     FewShotSet,
-    FileImages,
     FittedMethod,
     Group,
-    Images,
     Method,
-    Origin,
     RowImages,
     Transfer,
 )
-from promptboost.methods.fitted import LinearClassifier, TextClassifier
-from promptboost.methods.registry import (
-    METHODS,
-    MethodRecord,
-    make_method,
-    register_method,
-    spelled,
-)
+from promptboost.methods.fitted import LinearClassifier
+from promptboost.methods.registry import make_method, register_method
 
 __all__ = [
-    "Method",
+    "FewShotSet",
     "FittedMethod",
-    "Origin",
     "Group",
+    "LinearClassifier",
+    "Method",
+    "RowImages",
     "Transfer",
-    "Bank",
-    "METHODS",
-    "MethodRecord",
     "make_method",
     "register_method",
-    "spelled",
-    "Images",
-    "FileImages",
-    "RowImages",
-    "FewShotSet",
-    "TextClassifier",
-    "LinearClassifier",
-    "save_fitted",
-    "load_fitted",
-    "register_fitted",
 ]

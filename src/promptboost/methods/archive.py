@@ -46,7 +46,7 @@ def register_fitted(classifier: type[FittedMethod]) -> type[FittedMethod]:
 
     Examples
     --------
-    >>> from promptboost.methods import LinearClassifier
+    >>> from promptboost.methods.fitted import LinearClassifier
     >>> @register_fitted
     ... class Mine(LinearClassifier):
     ...     pass
@@ -80,7 +80,8 @@ def save_fitted(fitted: FittedMethod, folder: str | os.PathLike[str]) -> None:
     Examples
     --------
     >>> import tempfile
-    >>> from promptboost.methods import Origin, TextClassifier
+    >>> from promptboost.methods.base import Origin
+    >>> from promptboost.methods.fitted import TextClassifier
     >>> from promptboost.encoders.fake import FakeEncoder
     >>> encoder = FakeEncoder()
     >>> fitted = TextClassifier(Origin("x", ("cat", "dog"), encoder), ({"a cat": 1}, {"a dog": 1}))

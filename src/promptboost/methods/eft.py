@@ -15,7 +15,7 @@ from promptboost.errors import EncoderError, FileFormatError, SettingError
 from promptboost.methods.archive import from_record, read_record, to_record
 from promptboost.methods.base import Arrays, FittedMethod, Images, Logits, Origin
 from promptboost.methods.fitted import TextClassifier, filled
-from promptboost.pool import PLAIN_TEMPLATE
+from promptboost.pool.templates import PLAIN_TEMPLATE
 
 # Arrays of the tuned classifier are stored with those of the emulated one, which has none.
 _INSIDE = "tuned."
@@ -99,7 +99,8 @@ def emulate(
 
     Examples
     --------
-    >>> from promptboost.methods import LinearClassifier, RowImages
+    >>> from promptboost.methods.fitted import LinearClassifier
+    >>> from promptboost.methods.base import RowImages
     >>> from promptboost.encoders.fake import FakeEncoder
     >>> source, target = FakeEncoder(seed=0), FakeEncoder(seed=1)
     >>> seen = {e.id: e.encode_texts(["red", "blue"])[:, None] for e in (source, target)}

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 
-from promptboost.encoders import DifferentiableText, open_tower
-from promptboost.encoders.base import Encoder
+from promptboost.encoders.base import DifferentiableText, Encoder, open_tower
 from promptboost.errors import LabelError, SettingError
 from promptboost.methods.base import Bank, FewShotSet, Group, Method, Transfer, check_numbers
 from promptboost.methods.fitted import LinearClassifier, TextClassifier

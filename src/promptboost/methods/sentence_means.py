@@ -8,9 +8,9 @@ from promptboost.encoders.base import Encoder
 from promptboost.errors import PoolError, SettingError
 from promptboost.methods.base import Bank, FewShotSet, Group, Method, Transfer
 from promptboost.methods.fitted import TextClassifier, filled
-from promptboost.pool import PLAIN_TEMPLATE, PromptPool, fill
+from promptboost.pool import PromptPool, fill
 from promptboost.pool.pool import sentences
-from promptboost.pool.templates import connect
+from promptboost.pool.templates import PLAIN_TEMPLATE, connect
 
 
 class SentenceMean(Method):

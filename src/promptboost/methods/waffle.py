@@ -11,7 +11,8 @@ import numpy as np
 from promptboost.errors import SettingError
 from promptboost.methods.base import Bank, FewShotSet, check_numbers
 from promptboost.methods.sentence_means import SentenceMean
-from promptboost.pool import PLAIN_TEMPLATE, PromptPool, fill
+from promptboost.pool import PromptPool, fill
+from promptboost.pool.templates import PLAIN_TEMPLATE
 
 _EVERYDAY = """
     able about above across after again almost along already always among another around away

@@ -3,18 +3,19 @@
 from typing import TYPE_CHECKING
 
 from promptboost.lazy import on_first_use
-from promptboost.model.ensemble import EncoderRecord, PromptEnsemble, Round
+from promptboost.model.ensemble import PromptEnsemble, Round
 from promptboost.model.schema import json_schema
 
 if TYPE_CHECKING:
     from promptboost.model.classifier import PromptClassifier, load
     from promptboost.model.head import Head
+    from promptboost.model.prediction import Prediction
 
 __all__ = [
-    "EncoderRecord",
     "PromptClassifier",
     "PromptEnsemble",
     "Round",
+    "Prediction",
     "json_schema",
     "Head",
     "load",
@@ -22,4 +23,7 @@ __all__ = [
 
 
 # To read a text, neither numpy nor an encoder is imported.
-__getattr__ = on_first_use(__name__, {"classifier": ["PromptClassifier", "load"], "head": ["Head"]})
+__getattr__ = on_first_use(
+    __name__,
+    {"classifier": ["PromptClassifier", "load"], "head": ["Head"], "prediction": ["Prediction"]},
+)

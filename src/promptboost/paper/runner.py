@@ -37,7 +37,8 @@ from promptboost.errors import (
     count,
 )
 from promptboost.io import is_ours
-from promptboost.methods import FittedMethod, make_method, save_fitted
+from promptboost.methods import FittedMethod, make_method
+from promptboost.methods.archive import save_fitted
 from promptboost.paper.plans import CellSpec, PaperChoice, PaperPlan
 from promptboost.progress import Progress, no_progress
 

@@ -603,7 +603,7 @@ def deduplicate(pool: PromptPool) -> tuple[PromptPool, int]:
 
     Examples
     --------
-    >>> from promptboost.pool import Prompt
+    >>> from promptboost.pool.pool import Prompt
     >>> prompts = (Prompt("round eyes", "mine"), Prompt("Round  eyes", "theirs"))
     >>> deduplicate(PromptPool(("owl",), (), (prompts,)))
     (<PromptPool: 1 classes, 1 prompts>, 1)

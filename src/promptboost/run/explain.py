@@ -7,8 +7,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from promptboost.data import ImageError, LabeledImage, find_images
-from promptboost.data.decode import BadImage
+from promptboost.data import LabeledImage
+from promptboost.data.decode import BadImage, ImageError
+from promptboost.data.folder import find_images
 from promptboost.errors import DataError
 from promptboost.model import PromptClassifier
 from promptboost.model.explanation import Explanation

@@ -17,8 +17,10 @@ from msgspec import UNSET
 import promptboost
 from promptboost.boosting import BoostRound
 from promptboost.config import FitConfig
-from promptboost.data import Dataset, DataSource, ImageError, LabeledImage
+from promptboost.data import Dataset, LabeledImage
+from promptboost.data.decode import ImageError
 from promptboost.data.shots import Task, load_task
+from promptboost.data.source import DataSource
 from promptboost.encoders.base import members_of
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.group import EncoderGroup, open_embedder
@@ -47,7 +49,8 @@ from promptboost.run.preflight import (
 from promptboost.run.results import Results
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.tracker import Tracker, Tracking
-from promptboost.training import Executor, Fitted, Trainer
+from promptboost.training import Fitted, Trainer
+from promptboost.training.pool_rows import Executor
 
 _THUMBNAIL_SIDE = 96
 _PAIRS_SHOWN = 12

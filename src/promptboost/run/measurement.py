@@ -40,8 +40,9 @@ from promptboost.run.results import (
     TaskFacts,
     TransferResult,
 )
-from promptboost.training import Executor, Fitted, PoolRows, PoolTexts
+from promptboost.training import Fitted, PoolRows, PoolTexts
 from promptboost.training.examples import Examples
+from promptboost.training.pool_rows import Executor
 
 _HARDEST = 24
 

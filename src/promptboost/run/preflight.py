@@ -10,15 +10,16 @@ from pathlib import Path
 from shlex import quote
 
 from promptboost.config import PRESETS, FitConfig
-from promptboost.data import DataSource
 from promptboost.data.shots import Task
+from promptboost.data.source import DataSource
 from promptboost.encoders.default import named_encoder
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import PoolError, RunError, StoreError
 from promptboost.io import sweep
-from promptboost.pool import PromptPool, is_saved_pool, read_sources
-from promptboost.pool.io import saved_templates
+from promptboost.pool import PromptPool
+from promptboost.pool.io import is_saved_pool, saved_templates
 from promptboost.pool.names import is_wnid
+from promptboost.pool.readers import read_sources
 from promptboost.run.run_folder import RunFolder
 
 

@@ -10,8 +10,9 @@ import msgspec
 import numpy as np
 
 from promptboost.config import FitConfig
-from promptboost.data import Dataset, DataSource
+from promptboost.data import Dataset
 from promptboost.data.shots import Task, load_task
+from promptboost.data.source import DataSource
 from promptboost.encoders.trust import check_trusted
 from promptboost.errors import DataError, PoolError, RunError, command_name, count, few
 from promptboost.io import read_bytes
@@ -34,7 +35,8 @@ from promptboost.run.preflight import check_place, task_remarks
 from promptboost.run.results import Results
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.versions import Lineage
-from promptboost.training import Executor, Trainer
+from promptboost.training import Trainer
+from promptboost.training.pool_rows import Executor
 
 Say = Callable[[str], None]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from promptboost.config import FitConfig
-from promptboost.data import DataSource
+from promptboost.data.source import DataSource
 from promptboost.errors import (
     FileFormatError,
     InputError,

@@ -12,16 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import promptboost
-from promptboost.boosting import (
-    BoostRound,
-    BoostSettings,
-    BoostState,
-    GradientTrace,
-    GridPool,
-    Shots,
-    boost,
-)
-from promptboost.boosting.composition import Composition
+from promptboost.boosting import BoostRound, BoostSettings, GridPool, Shots, boost
+from promptboost.boosting.composition import Composition, GradientTrace
+from promptboost.boosting.samme import BoostState
 from promptboost.boosting.scale import (
     FoldTexts,
     calibrated_scale,
@@ -30,7 +23,8 @@ from promptboost.boosting.scale import (
     with_relative_scales,
 )
 from promptboost.errors import LabelError, SettingError, few
-from promptboost.model import EncoderRecord, PromptEnsemble, Round
+from promptboost.model import PromptEnsemble, Round
+from promptboost.model.ensemble import EncoderRecord
 from promptboost.model.schema import Scalar
 from promptboost.progress import Progress, no_progress
 from promptboost.training.pool_rows import PoolTexts

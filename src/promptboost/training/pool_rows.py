@@ -22,8 +22,9 @@ from promptboost.encoders.base import Encoder, members_of
 from promptboost.encoders.embedder import Embedder, TextSource, embed_texts
 from promptboost.encoders.group import EncoderGroup
 from promptboost.errors import EmbeddingError, LabelError, PoolError, SettingError, a_type, few
-from promptboost.pool import PromptPool, build_pool, clip_templates, read_pool
+from promptboost.pool import PromptPool, build_pool, read_pool
 from promptboost.pool.pool import words_fingerprint
+from promptboost.pool.templates import clip_templates
 from promptboost.progress import Progress, no_progress, stage
 from promptboost.training.examples import Examples, Rows, RowSpace
 

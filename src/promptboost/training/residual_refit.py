@@ -15,7 +15,8 @@ from promptboost.errors import LabelError, count
 from promptboost.model import PromptEnsemble
 from promptboost.model.classifier import PromptClassifier
 from promptboost.model.edits import check_known
-from promptboost.pool import PLAIN_TEMPLATE, PromptPool
+from promptboost.pool import PromptPool
+from promptboost.pool.templates import PLAIN_TEMPLATE
 from promptboost.progress import Progress, no_progress
 from promptboost.training.examples import Examples
 from promptboost.training.pool_rows import PoolRows, PoolTexts

@@ -22,7 +22,8 @@ from promptboost.config import BoostConfig
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import TextSource
 from promptboost.errors import DataError
-from promptboost.model import EncoderRecord, Head, PromptEnsemble
+from promptboost.model import Head, PromptEnsemble
+from promptboost.model.ensemble import EncoderRecord
 from promptboost.model.schema import Scalar
 from promptboost.progress import Progress, no_progress
 from promptboost.training.examples import Examples

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from promptboost.data import DataSource, load_data
+from promptboost.data import load_data
 from promptboost.data.benchmarks import BENCHMARKS, read_benchmark
 from promptboost.data.shots import coop_few_shot
+from promptboost.data.source import DataSource
 from promptboost.errors import DataError
 from tests.beside import RELEASED, needs_beside
 from tests.data.benchmarks.benchmark_tools import (

@@ -10,7 +10,8 @@ torch = pytest.importorskip("torch", reason="needs the extra clip")
 
 from PIL import Image  # noqa: E402
 
-from promptboost.encoders import Encoder, TruncatedPromptWarning, load_encoder  # noqa: E402
+from promptboost.encoders import Encoder, load_encoder  # noqa: E402
+from promptboost.encoders.base import TruncatedPromptWarning  # noqa: E402
 from promptboost.encoders.openclip.checkpoints import UnknownActivationWarning  # noqa: E402
 from promptboost.encoders.openclip.openclip import (  # noqa: E402
     OpenClipEncoder,

@@ -10,7 +10,9 @@ import pytest
 from promptboost.encoders.base import UnitRows
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import PoolError, SettingError
-from promptboost.methods import FewShotSet, RowImages, load_fitted, make_method, save_fitted
+from promptboost.methods import FewShotSet, make_method
+from promptboost.methods.archive import load_fitted, save_fitted
+from promptboost.methods.base import RowImages
 from promptboost.methods.fitted import TextClassifier
 from promptboost.methods.proapo import ProAPO
 from promptboost.pool import PromptPool, build_pool

@@ -121,7 +121,7 @@ CONSE_VARIANTS["lite0-l3"] = _swapped("lite0-l3", sees="lite0", reads="lite2")
 class ConseEncoder:
     """An image classifier and a sentence encoder that meet in the names of ImageNet's classes.
 
-    Made by :func:`~promptboost.encoders.load_encoder`. Its parts are read when first needed: what
+    Made by :func:`~promptboost.load_encoder`. Its parts are read when first needed: what
     finds all embeddings in a store pays for none of them.
 
     The rows of the class names are centred on their mean. What all names have in common says

@@ -79,7 +79,7 @@ class TextTower:
 class OpenClipEncoder:
     """A model of open_clip, with its own tokenizer and preprocessing.
 
-    Made by :func:`~promptboost.encoders.load_encoder`. Methods that go through the towers of
+    Made by :func:`~promptboost.load_encoder`. Methods that go through the towers of
     `model` do not change its weights. `buckets` tells whether texts are encoded without computing
     what follows their end token: so it is for causal text towers that were seen, when loaded, to
     give the same row either way.

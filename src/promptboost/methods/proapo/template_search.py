@@ -10,7 +10,8 @@ from promptboost.encoders.base import Encoder
 from promptboost.errors import LabelError
 from promptboost.methods.fitted import embed_distinct
 from promptboost.methods.proapo.evolution import Candidate, EvolutionEffort, Space, evolve
-from promptboost.pool import PLAIN_TEMPLATE, fill
+from promptboost.pool import fill
+from promptboost.pool.templates import PLAIN_TEMPLATE
 
 Rows = NDArray[np.float32]
 
