@@ -161,7 +161,7 @@ def test_without_matplotlib_the_command_to_type_is_told(monkeypatch):
 
 def test_the_package_does_not_load_matplotlib():
     code = (
-        "import sys, promptboost; promptboost.plot.BankDisplay; print('matplotlib' in sys.modules)"
+        "import sys, promptboost.plot; promptboost.plot.BankDisplay; print('matplotlib' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

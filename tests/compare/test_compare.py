@@ -393,7 +393,7 @@ def test_a_full_disk_ends_it_and_says_how_to_go_on(task, monkeypatch):
         plain(self, *parts)
 
     monkeypatch.setattr(Storage, "write", write)
-    with pytest.raises(RunError, match=r"No space left on device, in .* make room"):
+    with pytest.raises(RunError, match=r"No space left on device, in .* free some space"):
         compare(request(task))
     monkeypatch.setattr(Storage, "write", plain)
     assert len(compare(request(task)).lines) == 3 * 4

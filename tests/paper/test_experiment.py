@@ -241,7 +241,7 @@ def test_what_is_missing_is_said_and_the_rest_runs(task):
     sheet = ran(request, "main")
     reasons = " ".join(sheet.measured.reason_lines())
     assert f"there is no data set gone in {task / 'data'}" in reasons
-    assert "llmbo asks a language model" in reasons
+    assert "llmbo needs the name of a language model" in reasons
     there = {key[:2] for key in sheet.measured.lines}
     assert there == {("colours", "zero-shot"), ("colours", "tpb?rounds=2")}
     partial = [one for one in sheet.numbers if one.slot.column == "Avg." and one.mean is not None]

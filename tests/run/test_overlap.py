@@ -173,7 +173,7 @@ def test_a_comparison_tells_it_of_each_draw(task):
     assert json.loads(json.dumps(found.overlap_records()))[0]["shots"] == 1
     write_results(request, found)
     page = (task / "out/results.md").read_text(encoding="utf-8")
-    assert "without the 3 held-out images that were learnt from" in page
+    assert "without the 3 held-out images that were learned from" in page
     assert "unseen_accuracy" in (task / "out/results.csv").read_text().splitlines()[0]
     again = []
     assert compare(request, again.append).lines == found.lines

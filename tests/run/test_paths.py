@@ -5,10 +5,10 @@ import pytest
 
 from promptboost import PromptBoostClassifier, load
 from promptboost import refit as refit_classifier
-from promptboost.methods.base import FewShotSet, RowImages
 from promptboost.data.shots import load_task
 from promptboost.encoders.group import open_embedder
 from promptboost.errors import LabelError
+from promptboost.methods.base import FewShotSet, RowImages
 from promptboost.methods.promptboost import Boosting, ResidualClassifier
 from promptboost.model import PromptEnsemble
 from promptboost.pool.sources import pool_for

@@ -15,10 +15,10 @@ from promptboost.llm.replies import ReplyCache
 from promptboost.llm.requests import RequestPolicy
 from promptboost.model import PromptEnsemble
 from promptboost.pool import build_pool, read_pool, save_pool
-from promptboost.pool.sources import match_classes
 from promptboost.pool.io import is_saved_pool
 from promptboost.pool.pool import union
 from promptboost.pool.readers import emoji_descriptions, read_sources
+from promptboost.pool.sources import match_classes
 from promptboost.progress import Progress, no_progress
 from promptboost.run.fit import fit_run
 from promptboost.run.results import Results
