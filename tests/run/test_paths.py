@@ -200,6 +200,10 @@ def test_a_refit_without_a_pool_warns_and_uses_the_residual_in_full(root, tmp_pa
     assert full.head.residual.any()
     assert full.head.balance is not None
     assert full.ensemble is classifier.ensemble
+    # The missing pool is recorded, in the saved head too.
+    full.save(tmp_path / "saved")
+    assert load(tmp_path / "saved").head.pool_fingerprint is None
+    assert classifier.head.pool_fingerprint == classifier.ensemble.pool_fingerprint
     assert not np.allclose(full.head.residual, classifier.head.residual)
 
 

@@ -67,6 +67,8 @@ class Head:
         :math:`a\, x \cdot W_k / M + x \cdot V_k`, still one product with a K × D matrix.
     text_scale : float, optional
         :math:`a`, the factor on the mean scores with a residual, instead of `logit_scale`.
+    pool_fingerprint : str, optional
+        The pool that the residual was validated with; None if it was fitted without one.
     balance : Balance, optional
         Bias correction for classes without training images: see :mod:`promptboost.boosting.balance`.
 
@@ -106,6 +108,7 @@ class Head:
     logit_scale: float | None = None
     residual: NDArray[np.floating] | None = field(default=None, repr=False)
     text_scale: float | None = None
+    pool_fingerprint: str | None = None
     balance: "Balance | None" = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -135,7 +138,12 @@ class Head:
         for name in ("logit_scale", "text_scale"):
             if getattr(self, name) is not None:
                 _check_positive(name, getattr(self, name))
-        for name in ("encoder_id", "encoder_fingerprint", "ensemble_fingerprint"):
+        for name in (
+            "encoder_id",
+            "encoder_fingerprint",
+            "ensemble_fingerprint",
+            "pool_fingerprint",
+        ):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise SettingError(f"{name} is {value!r}: give a string or None.")
@@ -182,7 +190,7 @@ class Head:
 
     def without_residual(self) -> "Head":
         """Return the head of the text alone."""
-        return replace(self, residual=None, text_scale=None)
+        return replace(self, residual=None, text_scale=None, pool_fingerprint=None)
 
     # --- predicting ----------------------------------------------------------------------------
 

@@ -163,7 +163,12 @@ def _with_residual_of(stored: Head, head: Head) -> Head:
     for k, name in enumerate(head.class_names):
         if name in stored.class_names:
             residual[k] = stored.residual[stored.class_names.index(name)]
-    return replace(head, residual=residual, text_scale=stored.text_scale)
+    return replace(
+        head,
+        residual=residual,
+        text_scale=stored.text_scale,
+        pool_fingerprint=stored.pool_fingerprint,
+    )
 
 
 def _read_residual_record(folder: Path) -> tuple[dict[str, str], dict[str, object]]:

@@ -147,7 +147,7 @@ class Trainer:
             examples,
             shots,
             sources,
-            pool.grid,
+            pool,
             settings,
             folds=folds[0] if folds else None,
         )
@@ -184,9 +184,8 @@ class Trainer:
         examples = replace(examples, labels=labels)
         shots = examples.shots()
         settings = self._settings(shots)
-        grid = None if pool is None else pool.grid
         heads = _HeadBuilder(
-            self, ensemble, examples, shots, sources, grid, settings, classes=classes, unseen=unseen
+            self, ensemble, examples, shots, sources, pool, settings, classes=classes, unseen=unseen
         )
         return heads.build()
 
@@ -206,7 +205,7 @@ class _HeadBuilder:
     examples: Examples
     shots: Shots
     sources: Sequence[TextSource]
-    grid: GridPool | None
+    pool: PoolRows | None
     settings: BoostSettings
     folds: FoldTexts | None = None
     classes: NDArray[np.int64] | None = None  # those with images, where not all have some
@@ -221,9 +220,16 @@ class _HeadBuilder:
             if self.trainer.config.residual:
                 residual = self._residual(head, number)
                 head = self._balanced(head.with_residual(residual), number)
+                if self.pool is not None:
+                    head = replace(head, pool_fingerprint=self.pool.texts.fingerprint)
             heads.append(head)
             residuals.append(residual)
         return Fitted(self.ensemble, tuple(heads), tuple(residuals))
+
+    @property
+    def grid(self) -> GridPool | None:
+        """The embedded pool, if there is one."""
+        return None if self.pool is None else self.pool.grid
 
     def _residual(self, head: Head, number: int) -> Residual:
         """Fit the residual of one encoder, for all classes of the text."""
