@@ -262,7 +262,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         n_heads = len(sources) if self._averages(source) else 1
         with ProgressBars(is_interactive()) as progress:
             trainer = Trainer(config, progress=progress)
-            fitted = trainer.fit(examples, pool, sources, n_heads=n_heads)
+            notes = {"view_scale": config.view_scale} if holds_images(X) else None
+            fitted = trainer.fit(examples, pool, sources, n_heads=n_heads, notes=notes)
         weights = fitted.ensemble.sample_weights
         if merged is not None:
             weights = {name: share * weights[into] for name, (into, share) in merged.items()}
