@@ -1,4 +1,4 @@
-"""How well copies of images are known again, and what is taken for a copy: on labelled images.
+"""How well copies of images are known again, and what is taken for a copy: on labeled images.
 
 ``python -m benchmarks.copies DATA [DATA …]`` changes some images in ways that keep what they show,
 counts how many are known again, and lists the pairs that are found in the data as they are.

@@ -78,7 +78,7 @@ def measure(texts: list[str]) -> dict[str, float]:
 
 
 def torch_classifier(encoder: ConseEncoder) -> Any:
-    """Return the image network in torch at its fastest: normalisation folded, channels last."""
+    """Return the image network in torch at its fastest: normalization folded, channels last."""
     import torch
     from efficientnet_lite_pytorch import EfficientNet
     from torch.nn.utils.fusion import fuse_conv_bn_eval

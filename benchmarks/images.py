@@ -1,4 +1,4 @@
-"""The table of docs/results/accuracy.md for any labelled images: several shots and seeds, and transfer.
+"""The table of docs/results/accuracy.md for any labeled images: several shots and seeds, and transfer.
 
     python -m benchmarks.images DATA [--prompts FILE ...] [--shots 1 2 4 8] [--seeds 1 2 3]
 

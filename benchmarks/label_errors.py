@@ -40,7 +40,7 @@ class Images:
     name: str
     rows: NDArray[np.float32]
     labels: NDArray[np.int64]
-    learnt: int
+    learned: int
     words: NDArray[np.float32]  # (K, D)
 
 
@@ -85,9 +85,11 @@ def measure_labels(images: Images, share: float, seed: int) -> dict[str, Floats]
     found = label_errors(ours, noisy)
     chosen = found.order[: found.count]
     results = {OURS: figures(chosen, found.scores, wrong)}
-    learnt = np.arange(len(noisy)) < images.learnt
-    results["promptboost, learnt images"] = figures(
-        np.flatnonzero(np.isin(np.flatnonzero(learnt), chosen)), found.scores[learnt], wrong[learnt]
+    learned = np.arange(len(noisy)) < images.learned
+    results["promptboost, learned images"] = figures(
+        np.flatnonzero(np.isin(np.flatnonzero(learned), chosen)),
+        found.scores[learned],
+        wrong[learned],
     )
     if (clean := cleanlab()) is not None:
         folds = StratifiedKFold(5, shuffle=True, random_state=0)

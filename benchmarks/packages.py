@@ -13,7 +13,7 @@ unpacked:
 * hard: ROOT is ``sets``, with icons and fashion in it. Writes what is hard for words and crops: *counts*
   and *sizes* of icons, *noisy* (a quarter of fashion's labels drawn anew) and *shirts* (two classes of it)
 * pairs: ROOT is ``sets``, with fashion, satellite and icons in it. Writes ``pairs/A - B``, tasks of two
-  classes: neighbours in the alphabet, every class at most once
+  classes: neighbors in the alphabet, every class at most once
 """
 
 import argparse

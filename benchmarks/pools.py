@@ -131,7 +131,7 @@ def check(pool: PromptPool, _: Path) -> str:
     return f"{sum(map(len, sentences.values())):,} sentences, {len(found)} findings"
 
 
-def summarise(pool: PromptPool, _: Path) -> str:
+def summarize(pool: PromptPool, _: Path) -> str:
     return str(pool.statistics()["fingerprint"])[:8] + "…"
 
 
@@ -147,7 +147,7 @@ def read(_: PromptPool, folder: Path) -> str:
 STEPS: dict[str, Callable[[PromptPool, Path], str] | None] = {
     "build, repeats left out": None,
     "make every text once": walk,
-    "statistics and fingerprint": summarise,
+    "statistics and fingerprint": summarize,
     "check all sentences": check,
     "embed into the store": into_store,
     "store to blocks of int16": from_store,

@@ -40,7 +40,7 @@ DECODED = 256  # images in memory for the encoder alone
 
 
 def write_images(folder: Path, count: int) -> list[Path]:
-    """Write JPEG files of smooth colours with some noise, as large as photographs of this size."""
+    """Write JPEG files of smooth colors with some noise, as large as photographs of this size."""
     files = []
     for number in range(count):
         rng = np.random.default_rng(number)

@@ -1,14 +1,14 @@
-"""What learning on several encoders at once brings: on those learnt on, and on others.
+"""What learning on several encoders at once brings: on those learned on, and on others.
 
     python -m benchmarks.several emoji scenes=FOLDER pets=FOLDER --prompts pets=FILE -o OUT
 
 The encoders are the four ConSE combinations of two image nets and two sentence encoders (MiniLM L6 and L3),
-and two that read with the bare token table of MiniLM (T), on which nothing is learnt: encoders of another
-kind. Each row is learnt on those it names, one, two or three, and measured on all, by the words alone.
+and two that read with the bare token table of MiniLM (T), on which nothing is learned: encoders of another
+kind. Each row is learned on those it names, one, two or three, and measured on all, by the words alone.
 Every fit is kept in OUT as soon as it is there, as ``promptboost compare`` does: stop it, and the same
 command goes on. Printed are a summary and every figure, means over draws in per cent.
 
-What is *kept* of an encoder is the share of its gain over zero-shot that a text learnt on it alone has.
+What is *kept* of an encoder is the share of its gain over zero-shot that a text learned on it alone has.
 """
 
 import argparse
@@ -59,9 +59,9 @@ ENCODERS = {
     "tokens:lite0": "lite0/T",
     "tokens:lite2-l6": "lite2/T",
 }
-#: No row of the tables is learnt on these.
+#: No row of the tables is learned on these.
 UNSEEN = ("conse:lite2-l6", "tokens:lite0", "tokens:lite2-l6")
-#: Learnt on: one, two that share nothing, and three.
+#: Learned on: one, two that share nothing, and three.
 SETTINGS = (
     ("conse:lite0",),
     ("conse:lite2",),
@@ -76,13 +76,13 @@ Names = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Figure:
-    """The accuracy of one fit on one encoder; `learnt_on` is empty for zero-shot."""
+    """The accuracy of one fit on one encoder; `learned_on` is empty for zero-shot."""
 
     data: str
     composer: str
     shots: int
     seed: int
-    learnt_on: Names
+    learned_on: Names
     encoder: str
     accuracy: float
 
@@ -98,17 +98,17 @@ def measure(
     ours = COMPOSERS[composer].format(rounds=rounds)
     figures = []
     for home in dict.fromkeys(names[0] for names in settings):
-        learnt_on: dict[str, Names] = {"zero-shot": ()} if home == settings[0][0] else {}
+        learned_on: dict[str, Names] = {"zero-shot": ()} if home == settings[0][0] else {}
         for names in settings:
             if names[0] == home:
                 joined = "&" if "?" in ours else "?"
                 also = f"{joined}also={'+'.join(names[1:])}" if len(names) > 1 else ""
-                learnt_on[ours + also] = names
+                learned_on[ours + also] = names
         done = compare(
             CompareRequest(
                 request.source,
                 request.out / name / home.partition(":")[2],
-                tuple(learnt_on),
+                tuple(learned_on),
                 request.shots,
                 request.seeds,
                 home,
@@ -122,7 +122,7 @@ def measure(
             print(line, file=sys.stderr)
         figures += [
             Figure(
-                *(name, composer, line["shots"], line["seed"], learnt_on[line["method"]]),
+                *(name, composer, line["shots"], line["seed"], learned_on[line["method"]]),
                 *(line["on"], line["accuracy"]),
             )
             for line in done.lines
@@ -137,22 +137,22 @@ def means(figures: Iterable[Figure]) -> Means:
     """Return the mean over draws of each set, composer, number of shots, setting and encoder."""
     drawn: dict[tuple[str, str, int, Names, str], list[float]] = defaultdict(list)
     for one in figures:
-        drawn[one.data, one.composer, one.shots, one.learnt_on, one.encoder].append(one.accuracy)
+        drawn[one.data, one.composer, one.shots, one.learned_on, one.encoder].append(one.accuracy)
     return {key: 100 * float(np.mean(values)) for key, values in drawn.items()}
 
 
 def kept(found: Means, data: str, composer: str, shots: int, names: Names, encoder: str) -> float:
-    """Return the share of an encoder's own gain that a text learnt on several has there."""
+    """Return the share of an encoder's own gain that a text learned on several has there."""
     here, alone, zero_shot = (
-        found[data, composer, shots, learnt_on, encoder] for learnt_on in (names, (encoder,), ())
+        found[data, composer, shots, learned_on, encoder] for learned_on in (names, (encoder,), ())
     )
     return (here - zero_shot) / (alone - zero_shot)
 
 
 def summary(found: Means) -> str:
-    """Return Markdown: what is kept on each encoder learnt on, and the mean accuracy on those unseen.
+    """Return Markdown: what is kept on each encoder learned on, and the mean accuracy on those unseen.
 
-    *One* is the mean of the two texts that are each learnt on one encoder of *two*.
+    *One* is the mean of the two texts that are each learned on one encoder of *two*.
     """
     *_, two, three = SETTINGS
     lines = [
@@ -188,9 +188,9 @@ def summary(found: Means) -> str:
 
 
 def table(found: Means) -> str:
-    """Return Markdown: a row for each fit, in brackets encoders that it was not learnt on."""
+    """Return Markdown: a row for each fit, in brackets encoders that it was not learned on."""
     lines = [
-        f"| | shots | learnt on | {' | '.join(ENCODERS.values())} |",
+        f"| | shots | learned on | {' | '.join(ENCODERS.values())} |",
         f"|---|--:|---|{'--:|' * len(ENCODERS)}",
     ]
     order = ((), *SETTINGS)

@@ -33,7 +33,7 @@ edited = edited.add_class("cloud", ["a white cloud in the sky", "a photo of a cl
 print("\n".join(edited.history))
 
 with tempfile.TemporaryDirectory() as folder:
-    # The words alone: a residual belongs to the words it was learnt beside.
+    # The words alone: a residual belongs to the words it was learned beside.
     promptboost.PromptClassifier(edited, classifier.encoder).save(folder)
     command = [sys.executable, "-u", "-m", "promptboost", "serve", folder, "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

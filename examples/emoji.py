@@ -1,4 +1,4 @@
-"""Learn from four emoji of each class, and read what was learnt.
+"""Learn from four emoji of each class, and read what was learned.
 
     python examples/emoji.py
 

@@ -107,7 +107,7 @@ def test_names_that_are_not_utf8_can_be_written():
         ({"composer": "real"}, "composer is 'real', but must be 'gradient' or 'greedy'"),
         ({"penalty": False}, "penalty is False, but only the greedy composer has it"),
         ({"composer": "greedy", "caution": 0.5}, "only the gradient composer has it"),
-        ({"colour": "red"}, "there is no setting 'colour'; there are encoder,"),
+        ({"color": "red"}, "there is no setting 'color'; there are encoder,"),
     ],
 )
 def test_bad_settings_are_named(changes, part):

@@ -571,16 +571,16 @@ def test_transfer_is_the_same_text_in_another_space(fitted, images):
     assert list(moved.staged_score(X, y))[-1] == moved.score(X, y)
 
 
-def test_what_was_learnt_holds_in_other_spaces(fitted, images):
+def test_what_was_learned_holds_in_other_spaces(fitted, images):
     X, y = images
-    learnt, named = [], []
+    learned, named = [], []
     for seed in range(1, 9):
         encoder = FakeEncoder(dim=64, seed=seed)
-        learnt.append(fitted.transfer(encoder).score(X, y))
+        learned.append(fitted.transfer(encoder).score(X, y))
         names = encoder.encode_texts([f"a photo of {name}." for name in fitted.classes_])
         winners = (encoder.encode_images(X) @ names.T).argmax(axis=1)
         named.append((fitted.classes_[winners] == y).mean())
-    assert np.mean(learnt) > np.mean(named) + 0.2
+    assert np.mean(learned) > np.mean(named) + 0.2
 
 
 def test_images_in_cross_validation_and_search(images):
@@ -674,11 +674,11 @@ def test_the_command_line_learns_the_same_text(folder, settings, from_file):
     model = PromptBoostClassifier(
         "fake:48-0", prompts if from_file else SENTENCES, settings=others, **options
     )
-    learnt = model.fit(paths, y).ensemble_
-    assert learnt.rounds == typed.rounds
-    assert learnt.class_names == typed.class_names
+    learned = model.fit(paths, y).ensemble_
+    assert learned.rounds == typed.rounds
+    assert learned.class_names == typed.class_names
     told = {"pictures", "shots", "view_scale", "views"}
-    assert {key: value for key, value in learnt.settings.items() if key not in told} == {
+    assert {key: value for key, value in learned.settings.items() if key not in told} == {
         key: value for key, value in typed.settings.items() if key not in told
     }
 
@@ -908,7 +908,7 @@ def test_bad_rows_labels_and_weights(X, y, weights, error, message):
 
 def test_a_table_with_gaps_is_told_from_images_and_labels():
     pandas = pytest.importorskip("pandas")
-    images = [Image.new("RGB", (8, 8), colour) for colour in ("red", "tomato", "blue", "navy")]
+    images = [Image.new("RGB", (8, 8), color) for color in ("red", "tomato", "blue", "navy")]
     classifier = PromptBoostClassifier("fake:32-0", cache=False)
     for gap in (None, np.nan, pandas.NA):
         with pytest.raises(LabelError, match="no label at position 1: leave that example out"):
@@ -922,7 +922,7 @@ def test_a_table_with_gaps_is_told_from_images_and_labels():
 
 
 def test_images_without_an_encoder_are_told_what_the_command_line_takes():
-    images = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
+    images = [Image.new("RGB", (8, 8), color) for color in ("red", "blue")]
     with pytest.raises(DataError, match="'auto' for the one that the command line takes"):
         PromptBoostClassifier(None).fit(images, ["fire", "ice"])
 

@@ -84,7 +84,7 @@ def test_data_frame(here):
 def test_two_encoders(here):
     out = run(here, "two_encoders", "photos")
     assert out.count("%") == 4
-    assert "learnt on both" in out
+    assert "learned on both" in out
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

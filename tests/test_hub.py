@@ -24,11 +24,11 @@ def hub():
 
 
 def test_files_that_come_are_counted(fitted, hub, bars):
-    push_run(fitted / "run", "ann/colours", endpoint=hub.address)
+    push_run(fitted / "run", "ann/colors", endpoint=hub.address)
     with ProgressBars() as progress:
-        pull_run("ann/colours", fitted / "back", endpoint=hub.address, progress=progress)
+        pull_run("ann/colors", fitted / "back", endpoint=hub.address, progress=progress)
     counted = [(bar.stage, bar.done, bar.total) for bar in bars if bar.total]
-    assert counted == [("getting ann/colours", 6, 6)]
+    assert counted == [("getting ann/colors", 6, 6)]
 
 
 @pytest.mark.parametrize("wanted", [True, False])
@@ -39,11 +39,11 @@ def test_a_stage_is_one_line_that_disappears(fitted, hub, monkeypatch, wanted):
     terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", terminal)
     progress = ProgressBars(shown=wanted)
-    push_run(fitted / "run", "ann/colours", endpoint=hub.address, progress=progress)
-    pull_run("ann/colours", fitted / "back", endpoint=hub.address, progress=progress)
+    push_run(fitted / "run", "ann/colors", endpoint=hub.address, progress=progress)
+    pull_run("ann/colors", fitted / "back", endpoint=hub.address, progress=progress)
     shown = [part.strip() for part in terminal.getvalue().split("\r") if part.strip()]
     drawn = {part.partition(" …")[0].partition(":")[0] for part in shown}
-    stages = {"sending 7 files to ann/colours", "asking for ann/colours", "getting ann/colours"}
+    stages = {"sending 7 files to ann/colors", "asking for ann/colors", "getting ann/colors"}
     assert drawn == (stages if wanted else set())
     assert "\n" not in terminal.getvalue()
     assert not are_progress_bars_disabled()
@@ -51,23 +51,23 @@ def test_a_stage_is_one_line_that_disappears(fitted, hub, monkeypatch, wanted):
 
 def test_a_run_comes_back_as_it_went_and_answers_the_same(fitted, hub):
     run = fitted / "run"
-    pushed = push_run(run, "ann/colours", endpoint=hub.address)
-    pulled = pull_run("ann/colours", fitted / "back", endpoint=hub.address)
-    assert pulled.revision == pushed.revision == hub.revision("ann/colours")[0]
+    pushed = push_run(run, "ann/colors", endpoint=hub.address)
+    pulled = pull_run("ann/colors", fitted / "back", endpoint=hub.address)
+    assert pulled.revision == pushed.revision == hub.revision("ann/colors")[0]
     assert set(pulled.files) == set(pushed.files) - {"promptboost.json"}
     for name in ("ensemble.json", "metrics.json", "residual.json"):
         assert (fitted / "back" / name).read_bytes() == (run / name).read_bytes()
     back = RunFolder(fitted / "back")
     assert back.state == "finished"
-    assert back.tables["hub"] == {"repository": "ann/colours", "revision": pushed.revision}
+    assert back.tables["hub"] == {"repository": "ann/colors", "revision": pushed.revision}
     pictures = images()
     before, after = (promptboost.load(place).predict_proba(pictures) for place in (run, back.path))
     assert after == pytest.approx(before)
 
 
 def test_no_image_and_no_place_of_this_machine_goes_up(fitted, hub):
-    push_run(fitted / "run", "ann/colours", endpoint=hub.address)
-    _, files = hub.revision("ann/colours")
+    push_run(fitted / "run", "ann/colors", endpoint=hub.address)
+    _, files = hub.revision("ann/colors")
     assert {"thumbnails.json", "report.html", "predictions.csv", "explanations.json"} & set(
         files
     ) == set()
@@ -75,19 +75,19 @@ def test_no_image_and_no_place_of_this_machine_goes_up(fitted, hub):
     for name, content in files.items():
         assert str(fitted).encode() not in content, name
         assert b"data:image" not in content, name
-    push_run(fitted / "run", "ann/colours", images=True, endpoint=hub.address)
-    assert "thumbnails.json" in hub.revision("ann/colours")[1]
+    push_run(fitted / "run", "ann/colors", images=True, endpoint=hub.address)
+    assert "thumbnails.json" in hub.revision("ann/colors")[1]
 
 
 def test_a_revision_is_what_it_was(fitted, hub):
     run = fitted / "run"
-    first = push_run(run, "ann/colours", endpoint=hub.address)
+    first = push_run(run, "ann/colors", endpoint=hub.address)
     text = (run / "ensemble.json").read_text()
     ensemble = promptboost.load(run).ensemble.add("sea", "waves")
     (run / "ensemble.json").write_text(ensemble.to_json())
-    push_run(run, "ann/colours", endpoint=hub.address)
-    pull_run("ann/colours", fitted / "old", revision=first.revision, endpoint=hub.address)
-    pull_run("ann/colours", fitted / "new", endpoint=hub.address)
+    push_run(run, "ann/colors", endpoint=hub.address)
+    pull_run("ann/colors", fitted / "old", revision=first.revision, endpoint=hub.address)
+    pull_run("ann/colors", fitted / "new", endpoint=hub.address)
     assert (fitted / "old/ensemble.json").read_text() == text
     assert "waves" in (fitted / "new/ensemble.json").read_text()
 
@@ -106,33 +106,33 @@ def test_a_revision_is_what_it_was(fitted, hub):
     ],
 )
 def test_what_is_not_whole_and_sound_is_not_taken(fitted, hub, file, content):
-    push_run(fitted / "run", "ann/colours", endpoint=hub.address)
-    _, files = hub.revision("ann/colours")
+    push_run(fitted / "run", "ann/colors", endpoint=hub.address)
+    _, files = hub.revision("ann/colors")
     if content is None:
         del files[file]
     else:
         files[file] = content
     with pytest.raises(PromptBoostError):
-        pull_run("ann/colours", fitted / "back", endpoint=hub.address)
+        pull_run("ann/colors", fitted / "back", endpoint=hub.address)
     assert not (fitted / "back").exists()
 
 
 def test_other_files_of_a_repository_stay_there(fitted, hub):
-    push_run(fitted / "run", "ann/colours", endpoint=hub.address)
-    hub.revision("ann/colours")[1]["setup.py"] = b"raise SystemExit"
-    pull_run("ann/colours", fitted / "back", endpoint=hub.address)
+    push_run(fitted / "run", "ann/colors", endpoint=hub.address)
+    hub.revision("ann/colors")[1]["setup.py"] = b"raise SystemExit"
+    pull_run("ann/colors", fitted / "back", endpoint=hub.address)
     assert not (fitted / "back/setup.py").exists()
-    assert ("GET", "/ann/colours/resolve/main/setup.py") not in hub.requests
+    assert ("GET", "/ann/colors/resolve/main/setup.py") not in hub.requests
 
 
 def test_only_what_the_manifest_lists_is_asked_for(fitted, hub):
     """A stranger's repository may have any number of files that are called as those of a run."""
-    push_run(fitted / "run", "ann/colours", endpoint=hub.address)
-    _, files = hub.revision("ann/colours")
+    push_run(fitted / "run", "ann/colors", endpoint=hub.address)
+    _, files = hub.revision("ann/colors")
     listed = set(files)
     more = ("head-more.safetensors", "head-..\\x.safetensors", "report.html")
     files |= dict.fromkeys(more, b"")
-    pull_run("ann/colours", fitted / "back", endpoint=hub.address)
+    pull_run("ann/colors", fitted / "back", endpoint=hub.address)
     asked = {path.rpartition("/")[2] for _, path in hub.requests if "/resolve/" in path}
     assert asked == listed
 
@@ -141,14 +141,14 @@ def test_what_is_wrong_is_said(fitted, hub):
     with pytest.raises(RunError, match="cannot pull from ann/nothing"):
         pull_run("ann/nothing", fitted / "back", endpoint=hub.address)
     with pytest.raises(RunError, match="cannot push to"):
-        push_run(fitted / "run", "ann/colours", endpoint="http://127.0.0.1:9")
-    for name in ("colours", "../x", "a/b/c", "a/..", "a b/c"):
+        push_run(fitted / "run", "ann/colors", endpoint="http://127.0.0.1:9")
+    for name in ("colors", "../x", "a/b/c", "a/..", "a b/c"):
         with pytest.raises(SettingError, match="OWNER/NAME"):
             pull_run(name, fitted / "back", endpoint=hub.address)
-    push_run(fitted / "run", "ann/colours", endpoint=hub.address)
+    push_run(fitted / "run", "ann/colors", endpoint=hub.address)
     before = (fitted / "run/ensemble.json").read_bytes()
     with pytest.raises(RunError, match="--overwrite"):
-        pull_run("ann/colours", fitted / "run", endpoint=hub.address)
-    pull_run("ann/colours", fitted / "run", overwrite=True, endpoint=hub.address)
+        pull_run("ann/colors", fitted / "run", endpoint=hub.address)
+    pull_run("ann/colors", fitted / "run", overwrite=True, endpoint=hub.address)
     assert (fitted / "run/ensemble.json").read_bytes() == before
-    assert json.loads(hub.revision("ann/colours")[1]["promptboost.json"])["version"] == 1
+    assert json.loads(hub.revision("ann/colors")[1]["promptboost.json"])["version"] == 1

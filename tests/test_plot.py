@@ -28,7 +28,7 @@ DISPLAYS = (BankDisplay, ConfusionDisplay, ReliabilityDisplay, StagedAccuracyDis
 
 @pytest.fixture(scope="module")
 def images():
-    return [Image.new("RGB", (8, 8), colour) for colour in COLOURS]
+    return [Image.new("RGB", (8, 8), color) for color in COLOURS]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_accuracy_after_each_round_is_staged_score(estimator, images):
 
 
 def test_the_last_round_has_the_residual(images):
-    """A class whose only sentence is of the other colour: the residual alone can set it right."""
+    """A class whose only sentence is of the other color: the residual alone can set it right."""
     crossed = {"fire": ["it is blue"], "ice": ["it is red"]}
     model = PromptBoostClassifier(
         "fake:32-0", crossed, templates=["{}"], cache=False, random_state=0
@@ -160,8 +160,6 @@ def test_without_matplotlib_the_command_to_type_is_told(monkeypatch):
 
 
 def test_the_package_does_not_load_matplotlib():
-    code = (
-        "import sys, promptboost.plot; promptboost.plot.BankDisplay; print('matplotlib' in sys.modules)"
-    )
+    code = "import sys, promptboost.plot; promptboost.plot.BankDisplay; print('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

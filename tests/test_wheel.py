@@ -62,10 +62,10 @@ def test_what_is_installed_works_by_itself(built, tmp_path):
     run(*pip, "--no-deps", "--no-index", built[0])
     # What it depends on is that of the tests, after its own place: only promptboost is new.
     (site / "others.pth").write_text(f"{get_path('purelib')}\n{get_path('platlib')}\n")
-    for name, colour in {"fire": "red", "ice": "blue"}.items():
+    for name, color in {"fire": "red", "ice": "blue"}.items():
         (tmp_path / "photos" / name).mkdir(parents=True)
         for size in (8, 9, 10):
-            Image.new("RGB", (size, 8), colour).save(tmp_path / "photos" / name / f"{size}.png")
+            Image.new("RGB", (size, 8), color).save(tmp_path / "photos" / name / f"{size}.png")
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     env["NUMBA_DISABLE_JIT"] = "1"  # to compile for a new place takes longer than all the rest
     command = tmp_path / "env" / "bin" / "promptboost"

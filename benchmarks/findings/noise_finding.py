@@ -1,4 +1,4 @@
-"""Which learning images look wrongly labelled: chances of their labels, in sample and set aside."""
+"""Which learning images look wrongly labeled: chances of their labels, in sample and set aside."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -79,11 +79,11 @@ class ImageSet:
         return self.comparison.draw(int(key["shots"]), int(key["seed"]))
 
     def rows(self, draw: FewShotTask) -> Floats:
-        """Embed what is learnt from: images and their crops, shape (n, 1 + V, D)."""
+        """Embed what is learned from: images and their crops, shape (n, 1 + V, D)."""
         return draw.learn.images.views(self.encoder)
 
     def shots(self, draw: FewShotTask) -> Shots:
-        """Put what is learnt from on the grid."""
+        """Put what is learned from on the grid."""
         rows = self.rows(draw)
         return Shots.from_rows(rows[:, 0], draw.learn.labels, rows[:, 1:])
 

@@ -12,7 +12,7 @@ Results = list[dict[str, Any]]
 def show(question: str, results: Results) -> None:
     """Print the table of each set, and that of their mean.
 
-    A cell is source / target accuracy in per cent, and in brackets accuracy on what was learnt, distinct
+    A cell is source / target accuracy in per cent, and in brackets accuracy on what was learned, distinct
     prompts and seconds; for a question about another figure that figure alone.
     """
     sets = [name for name in SETS if any(r["set"] == name for r in results)]
@@ -49,8 +49,8 @@ def _cell(results: Results) -> str:
     parts = [f"{100 * mean('accuracy'):.1f}"]
     if all("target" in r for r in results):
         parts = [f"{parts[0]} / {100 * mean('target'):.1f}"]
-        learnt, prompts = 100 * mean("learn_accuracy"), mean("prompts")
-        parts.append(f"({learnt:.0f} %, {prompts:.0f}, {mean('seconds'):.1f} s)")
+        learned, prompts = 100 * mean("learn_accuracy"), mean("prompts")
+        parts.append(f"({learned:.0f} %, {prompts:.0f}, {mean('seconds'):.1f} s)")
     return " ".join(parts)
 
 

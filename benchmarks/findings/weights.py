@@ -1,4 +1,4 @@
-"""Do learnt real weights overfit, and transfer worse than copies? The same loss, optimised over both.
+"""Do learned real weights overfit, and transfer worse than copies? The same loss, optimized over both.
 
 Every variant starts from the template that the default starts from, on all views, at the logit scale the
 default has chosen for the draw. Caution is 0 for all, so that all have one loss and it is convex; "copies,

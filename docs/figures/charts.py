@@ -21,7 +21,7 @@ MANNERS = {
     "light": {"ink": "#22252a", "soft": "#6b7078", "grid": "#e3e3df", "ours": "#0b6e69"},
     "dark": {"ink": "#e8e8e4", "soft": "#9aa0a8", "grid": "#33373d", "ours": "#4fc3b8"},
 }
-#: One colour for one method, on every chart.
+#: One color for one method, on every chart.
 COLOURS = {
     "zero-shot": "soft",
     "text + residual": "ours",
@@ -34,9 +34,9 @@ COLOURS = {
     "CoOp": "#b565c9",
     "ProAPO": "#5f8f4e",
     "PEZ": "#d18fa0",
-    "learnt on one": "#c98a1b",
-    "learnt on two": "ours",
-    "learnt on three": "#7a6ff0",
+    "learned on one": "#c98a1b",
+    "learned on two": "ours",
+    "learned on three": "#7a6ff0",
 }
 Rows = list[dict[str, str]]
 
@@ -64,10 +64,10 @@ class Sheet:
             for spine in axis.spines.values():
                 spine.set_visible(False)
 
-    def colour(self, method: str) -> str:
-        """Return the colour of a method in this manner."""
-        colour = COLOURS.get(method, "soft")
-        return self.look.get(colour, colour)
+    def color(self, method: str) -> str:
+        """Return the color of a method in this manner."""
+        color = COLOURS.get(method, "soft")
+        return self.look.get(color, color)
 
     def lines(
         self,
@@ -81,23 +81,23 @@ class Sheet:
         """Draw lines, with their names at the ends of them."""
         ends = []
         for name, (x, y) in series.items():
-            colour = self.colour(name)
-            bold = colour == self.look["ours"]
-            axis.plot(x, y, color=colour, marker="o", markersize=4, linewidth=2.6 if bold else 1.6)
-            ends.append((y[-1], x[-1], f"{name} {y[-1]:.{digits}f}", colour, bold))
+            color = self.color(name)
+            bold = color == self.look["ours"]
+            axis.plot(x, y, color=color, marker="o", markersize=4, linewidth=2.6 if bold else 1.6)
+            ends.append((y[-1], x[-1], f"{name} {y[-1]:.{digits}f}", color, bold))
         axis.set_title(title, loc="left", color=self.look["ink"], fontsize=10, fontweight="bold")
         if named:
             low, high = axis.get_ylim()
             least = (high - low) / 15
             height = -1e9
-            for y, x, text, colour, bold in sorted(ends):
+            for y, x, text, color, bold in sorted(ends):
                 height = max(y, height + least)
                 axis.annotate(
                     text,
                     (x, height),
                     xytext=(9, 0),
                     textcoords="offset points",
-                    color=colour,
+                    color=color,
                     fontsize=9,
                     va="center",
                     fontweight="bold" if bold else "normal",
@@ -114,7 +114,7 @@ class Sheet:
     def legend(self, names: Sequence[str], columns: int | None = None) -> None:
         """Name the lines of all panels above them."""
         handles = [
-            mpl.lines.Line2D([], [], color=self.colour(name), linewidth=2.2, label=name)
+            mpl.lines.Line2D([], [], color=self.color(name), linewidth=2.2, label=name)
             for name in names
         ]
         self.figure.legend(
@@ -181,8 +181,8 @@ def transfer(manner: str) -> Sheet:
 
 
 def unseen(manner: str) -> Sheet:
-    """Draw texts learnt on one, two and three encoders, on encoders that none was learnt on."""
-    order = ("zero-shot", "learnt on one", "learnt on three", "learnt on two")
+    """Draw texts learned on one, two and three encoders, on encoders that none was learned on."""
+    order = ("zero-shot", "learned on one", "learned on three", "learned on two")
     return _panels(manner, "unseen", order)
 
 
@@ -244,7 +244,7 @@ def settings(manner: str) -> Sheet:
             color=sheet.look["ours" if ours else "ink"],
             fontweight="bold" if ours else "normal",
         )
-    axis.set_xlabel("accuracy where it was learnt", color=sheet.look["soft"], fontsize=9)
+    axis.set_xlabel("accuracy where it was learned", color=sheet.look["soft"], fontsize=9)
     axis.set_ylabel("accuracy where it was carried to", color=sheet.look["soft"], fontsize=9)
     return sheet
 
@@ -302,9 +302,9 @@ def leads(manner: str) -> Sheet:
     axis.axvline(0, color=sheet.look["soft"], linewidth=1.2)
     for row in rows:
         lead, height = float(row["lead"]), -sets.index(row["set"])
-        colour = sheet.look["ours"] if lead >= 0 else COLOURS["Tip-Adapter-F"]
+        color = sheet.look["ours"] if lead >= 0 else COLOURS["Tip-Adapter-F"]
         size = 3.5 + SHOTS.index(int(row["shots"])) * 1.3
-        axis.plot(lead, height, "o", color=colour, markersize=size, alpha=0.75, markeredgewidth=0)
+        axis.plot(lead, height, "o", color=color, markersize=size, alpha=0.75, markeredgewidth=0)
     hard = {row["set"] for row in rows if row["hard"] == "yes"}
     first = sets.index(next(name for name in sets if name in hard))
     axis.axhline(0.5 - first, color=sheet.look["grid"], linewidth=0.8)

@@ -38,7 +38,7 @@ LAYOUT = """(name) => {
     part("#headline"),
     part("#comparison table")
   );
-  const right = column(title(`What it learnt: “${name}”`), table);
+  const right = column(title(`What it learned: “${name}”`), table);
   const both = column(left, right);
   both.id = "front";
   document.body.replaceChildren(both);
@@ -72,7 +72,7 @@ def main() -> None:
             page.evaluate(LAYOUT, given.name)
             file = HERE / f"front-{manner}.png"
             page.locator("#front").screenshot(path=file)
-            # Few colours are enough, and a third of the bytes.
+            # Few colors are enough, and a third of the bytes.
             Image.open(file).convert("RGB").quantize(96).save(file, optimize=True)
         browser.close()
 

@@ -1,4 +1,4 @@
-"""A few labelled images and a pool of sentences in, a classifier made of plain sentences out.
+"""A few labeled images and a pool of sentences in, a classifier made of plain sentences out.
 
 Names are resolved on first use, so that importing the package costs almost nothing.
 

@@ -41,7 +41,7 @@ class InputConfig:
 
     encoder: str | tuple[str, ...] = _setting(
         DEFAULT_ENCODER,
-        "Model that embeds images and prompts, see 'promptboost models'. A text learnt on several at "
+        "Model that embeds images and prompts, see 'promptboost models'. A text learned on several at "
         "once keeps more of its gain on others.",
         several=True,
         usually=f"{CLIP_ENCODER} if open_clip is installed and the weights are on this machine or a hub "

@@ -610,7 +610,7 @@ class ImageEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     >>> from PIL import Image
     >>> from sklearn.linear_model import LogisticRegression
     >>> from sklearn.pipeline import make_pipeline
-    >>> X = [Image.new("RGB", (8, 8), colour) for colour in ("red", "tomato", "blue", "navy")]
+    >>> X = [Image.new("RGB", (8, 8), color) for color in ("red", "tomato", "blue", "navy")]
     >>> model = make_pipeline(ImageEmbedder("fake:32-0", cache=False), LogisticRegression())
     >>> model.fit(X, ["fire", "fire", "ice", "ice"]).predict([Image.new("RGB", (8, 8), "darkred")])
     array(['fire'], dtype='<U4')

@@ -82,11 +82,11 @@ def clip_like(
         return rows.reshape(*z.shape[:-1], dim)
 
     family = np.arange(n_classes) % max(2, n_classes // 6)
-    centre = attributes(max(2, n_classes // 6))[family] + 0.75 * attributes(n_classes)
-    name = centre + 0.6 * attributes(n_classes)
+    center = attributes(max(2, n_classes // 6))[family] + 0.75 * attributes(n_classes)
+    name = center + 0.6 * attributes(n_classes)
     filled = name[:, None] + 0.4 * attributes(templates) + 0.15 * attributes(n_classes, templates)
     labels = np.repeat(np.arange(n_classes), shots)
-    image = centre[labels] + confusion * attributes(len(labels))
+    image = center[labels] + confusion * attributes(len(labels))
     return SyntheticTask(
         images=place(image, image_side, 0.5),
         labels=labels,
@@ -94,19 +94,19 @@ def clip_like(
             image[:, None] + 0.4 * confusion * attributes(len(labels), views), image_side, 0.5
         ),
         templates=place(filled, text_side, 0.2),
-        prompts=[place(0.8 * c + 0.7 * attributes(prompts), text_side, 0.3) for c in centre],
+        prompts=[place(0.8 * c + 0.7 * attributes(prompts), text_side, 0.3) for c in center],
     )
 
 
-class _Colours:
-    """Images of one colour each, which any encoder can embed; knows whether it was asked."""
+class _Colors:
+    """Images of one color each, which any encoder can embed; knows whether it was asked."""
 
-    def __init__(self, colours: Sequence[str]) -> None:
-        self.colours = colours
+    def __init__(self, colors: Sequence[str]) -> None:
+        self.colors = colors
         self.asked = False
 
     def __len__(self) -> int:
-        return len(self.colours)
+        return len(self.colors)
 
     def rows(self, encoder: Encoder) -> UnitRows:
         return self.views(encoder)[:, 0]
@@ -120,23 +120,23 @@ class _Colours:
     def images(self) -> Iterator[Image]:
         from PIL import Image
 
-        for colour in self.colours:
+        for color in self.colors:
             self.asked = True
-            yield Image.new("RGB", (32, 32), colour)
+            yield Image.new("RGB", (32, 32), color)
 
 
-def _few(*colours: str) -> FewShotSet:
+def _few(*colors: str) -> FewShotSet:
     from promptboost.methods.base import FewShotSet
 
-    labels = np.array([int("blue" in colour) for colour in colours], dtype=np.int64)
-    return FewShotSet(_Colours(colours), labels, ("fire", "ice"), "a photo of {}.")
+    labels = np.array([int("blue" in color) for color in colors], dtype=np.int64)
+    return FewShotSet(_Colors(colors), labels, ("fire", "ice"), "a photo of {}.")
 
 
 _FOUR = ("red", "darkred", "blue", "lightblue")
-_IMAGES = _Colours(_FOUR)
+_IMAGES = _Colors(_FOUR)
 _WORDS = {
     "CuPL": {"fire": ["fire is red", "fire is hot"], "ice": ["ice is blue", "ice is cold"]},
-    "DCLIP": {"fire": ["a red colour"], "ice": ["a blue colour"]},
+    "DCLIP": {"fire": ["a red color"], "ice": ["a blue color"]},
 }
 
 
@@ -214,8 +214,8 @@ class _MethodCheck:
             self.problems.append(f"{what} raises {_described(error)}")
             return None
 
-    def fit(self, *colours: str) -> FittedMethod:
-        return self.method.fit(_few(*colours), self.pool, self.encoder)
+    def fit(self, *colors: str) -> FittedMethod:
+        return self.method.fit(_few(*colors), self.pool, self.encoder)
 
     def expect_same(self, one: FittedMethod, other: FittedMethod, problem: str) -> None:
         self.expect(np.array_equal(one.logits(_IMAGES), other.logits(_IMAGES)), problem)
@@ -252,7 +252,7 @@ class _MethodCheck:
         self.attempt("check()", lambda: self.method.check(shots, self.pool, self.encoder))
         if len(self.problems) > before:
             return False
-        assert isinstance(shots.images, _Colours)
+        assert isinstance(shots.images, _Colors)
         problem = "check() looks at the images: leave that to fit(), it takes long"
         self.expect(not shots.images.asked, problem)
         problem = ""
@@ -411,7 +411,7 @@ def _check_images(encoder: Encoder) -> list[str]:
     from PIL import Image
 
     sizes = {"red": (64, 48), "blue": (48, 64), "white": (300, 200)}
-    images = [Image.new("RGB", size, colour) for colour, size in sizes.items()]
+    images = [Image.new("RGB", size, color) for color, size in sizes.items()]
     problems = _check_rows("encode_images", encoder.encode_images, images, encoder.dim)
     if not problems:
         try:

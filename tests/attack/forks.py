@@ -269,10 +269,10 @@ SENTENCES = {
 def write_task(folder: Path) -> Path:
     """Write images of three classes, and sentences about them."""
     rng = np.random.default_rng(0)
-    for name, colour in COLOURS.items():
+    for name, color in COLOURS.items():
         (folder / "images" / name).mkdir(parents=True)
         for number in range(4):
-            pixels = rng.normal(np.array(colour) + rng.normal(0, 45, 3), 90, (8, 8, 3))
+            pixels = rng.normal(np.array(color) + rng.normal(0, 45, 3), 90, (8, 8, 3))
             image = Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
             image.save(folder / "images" / name / f"{number}.png")
     (folder / "sentences.json").write_text(json.dumps(SENTENCES))

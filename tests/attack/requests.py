@@ -446,9 +446,9 @@ def _large(rng: random.Random) -> Attempt:
 
 
 def _sound(rng: random.Random) -> Attempt:
-    colour, answer = rng.choice([("red", "fire"), ("blue", "ice")])
+    color, answer = rng.choice([("red", "fire"), ("blue", "ice")])
     file = io.BytesIO()
-    Image.new("RGB", (rng.randint(1, 99), rng.randint(1, 99)), colour).save(file, "PNG")
+    Image.new("RGB", (rng.randint(1, 99), rng.randint(1, 99)), color).save(file, "PNG")
     return Attempt(
         "sound", _request("POST", "/predict", file.getvalue(), "image/png"), answer=answer
     )

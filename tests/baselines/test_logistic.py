@@ -38,7 +38,7 @@ def accuracy(task, rows, labels):
     return np.mean(scores.argmax(axis=1) == task.labels)
 
 
-def test_learns_what_can_be_learnt():
+def test_learns_what_can_be_learned():
     task = clip_like(n_classes=5, shots=8, confusion=0.5)
     rows = np.concatenate([task.images[:, None], task.views], axis=1)
     assert accuracy(task, rows, task.labels) > 0.95

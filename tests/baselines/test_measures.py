@@ -68,8 +68,8 @@ def test_certainty_has_no_loss_and_an_impossible_class_a_finite_one():
 
 
 def test_without_held_out_images_probabilities_say_nothing():
-    nothing, learnt = np.zeros(0, dtype=np.int64), np.array([0, 1])
-    found = Guesses("a", "a", nothing, learnt, np.zeros((0, 2))).result(nothing, learnt)
+    nothing, learned = np.zeros(0, dtype=np.int64), np.array([0, 1])
+    found = Guesses("a", "a", nothing, learned, np.zeros((0, 2))).result(nothing, learned)
     assert (found.accuracy, found.log_loss, found.learn_accuracy) == (None, None, 1.0)
 
 

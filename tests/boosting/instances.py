@@ -30,9 +30,9 @@ def coarse_rows(rng, count, dim, levels):
     return np.rint(rows * ROW_UNIT).astype(np.int16)
 
 
-def near_rows(rng, count, dim, centre):
+def near_rows(rng, count, dim, center):
     """Rows within a few grid steps of each other, so that flips need huge numbers of copies."""
-    rows = np.rint(centre * ROW_UNIT) + rng.integers(-3, 4, (count, dim))
+    rows = np.rint(center * ROW_UNIT) + rng.integers(-3, 4, (count, dim))
     return rows.astype(np.int16)
 
 
@@ -49,13 +49,13 @@ def make_instance(seed, *, kind="coarse", weights="uniform", options=None, dim=N
     K, n, drawn = (int(rng.integers(*r)) for r in ((2, 7), (2, 45), (2, 7)))
     dim = dim or drawn
     levels = int(rng.integers(1, 6))
-    centre = np.full(dim, 1 / np.sqrt(dim))
+    center = np.full(dim, 1 / np.sqrt(dim))
 
     def rows(count):
         if kind == "coarse":
             return coarse_rows(rng, count, dim, levels)
         if kind == "near":
-            return near_rows(rng, count, dim, centre)
+            return near_rows(rng, count, dim, center)
         values = rng.standard_normal((count, dim))
         values /= np.linalg.norm(values, axis=1, keepdims=True)
         return np.rint(values * ROW_UNIT).astype(np.int16)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptboost.boosting.balance import LOST, RECOGNISED, Balance
+from promptboost.boosting.balance import LOST, RECOGNIZED, Balance
 from promptboost.model import Head, PromptEnsemble, Round
 from promptboost.training import Trainer
 from promptboost.training.examples import Examples
@@ -22,12 +22,12 @@ def unit(rows):
 def world(seed=0, classes=8, images=12, dim=48):
     """Images and words around a direction that all share, as encoders make them."""
     rng = np.random.default_rng(seed)
-    shared, centres = unit(rng.normal(size=dim)) * 2, unit(rng.normal(size=(classes, dim)))
+    shared, centers = unit(rng.normal(size=dim)) * 2, unit(rng.normal(size=(classes, dim)))
     labels = np.repeat(np.arange(classes), images)
     noise = rng.normal(size=(len(labels), dim)) * 0.12
-    rows = unit(shared + centres[labels] + noise).astype(np.float32)
+    rows = unit(shared + centers[labels] + noise).astype(np.float32)
     words = unit(
-        shared * rng.uniform(0.2, 0.6, (classes, 1)) + centres + 0.1 * rng.normal(size=dim)
+        shared * rng.uniform(0.2, 0.6, (classes, 1)) + centers + 0.1 * rng.normal(size=dim)
     )
     return rows, labels, words.astype(np.float32)
 
@@ -96,7 +96,7 @@ def test_on_the_mean_image_it_scores_as_the_others_and_the_lift_more(seed, lift,
     balance = Balance(("a", "b", "c"), rng.normal(size=6), lift, lift)
     moved = balance.rows(NAMES[:4], matrix, lift)
     np.testing.assert_array_equal(moved[:3], matrix[:3])
-    scores = moved @ balance.centre
+    scores = moved @ balance.center
     assert scores[3] == pytest.approx(scores[:3].mean() + lift)
 
 
@@ -116,8 +116,8 @@ def test_the_lift_keeps_its_promises_on_classes_that_pretend(seed):
     for k, name in enumerate(names):
         others = tuple(other for other in names if other != name)
         # On the mean of all classes, its own among them, as the lift is measured.
-        at = Balance(others, balance.centre, 0.0, 0.0)
-        mean = (words @ at.centre).mean() - (np.delete(words, k, 0) @ at.centre).mean()
+        at = Balance(others, balance.center, 0.0, 0.0)
+        mean = (words @ at.center).mean() - (np.delete(words, k, 0) @ at.center).mean()
         scores = rows @ at.rows(names, words, balance.text_lift + mean).T
         taken, mine = scores.argmax(axis=1) == k, labels == k
         right = np.delete(rows @ words.T, k, 1).argmax(1) == np.where(
@@ -125,7 +125,7 @@ def test_the_lift_keeps_its_promises_on_classes_that_pretend(seed):
         )
         found.append(np.mean(taken[mine]))
         lost.append(np.mean((taken & right & ((rows @ words.T).argmax(1) == labels))[~mine]))
-    assert np.mean(found) <= RECOGNISED + 0.05
+    assert np.mean(found) <= RECOGNIZED + 0.05
     assert np.mean(lost) <= LOST + 0.02
 
 
@@ -146,10 +146,10 @@ def test_a_record_is_read_as_it_was_written_and_nothing_else_is():
         "x",
         {},
         {**record, "class_names": [1]},
-        {**record, "centre": "x"},
-        {**record, "centre": [[1.0]]},
-        {**record, "centre": [0.0] * 48},
-        {**record, "centre": [1e300] * 48},
+        {**record, "center": "x"},
+        {**record, "center": [[1.0]]},
+        {**record, "center": [0.0] * 48},
+        {**record, "center": [1e300] * 48},
         {**record, "lift": True},
         {**record, "text_lift": None},
     ):

@@ -226,7 +226,7 @@ def test_many_images_are_set_aside_in_one_fold_only(monkeypatch):
     )
 
 
-def test_images_in_no_fold_are_learnt_from_and_not_judged_by(monkeypatch):
+def test_images_in_no_fold_are_learned_from_and_not_judged_by(monkeypatch):
     X, y, texts, fold = made_up(shots=4)
     mixed, judged = module._mixed, []
     monkeypatch.setattr(module, "_mixed", lambda *seen: judged.append(seen) or mixed(*seen))
@@ -357,20 +357,20 @@ def accuracies(classes, dim, confusion, words, shots, seed):
         prompts = list(templates)
     if words == "misleading":  # they are those of another class
         templates, prompts = np.roll(templates, 1, axis=0), prompts[-1:] + prompts[:-1]
-    learnt = np.tile(np.arange(shots + 24) < shots, classes)
-    y = task.labels[learnt]
-    images = Shots.from_rows(task.images[learnt], y, task.views[learnt])
+    learned = np.tile(np.arange(shots + 24) < shots, classes)
+    y = task.labels[learned]
+    images = Shots.from_rows(task.images[learned], y, task.views[learned])
     pool = GridPool.from_rows(templates, prompts)
     settled, _, _, _ = settle_scale(images, pool, boost_settings(FitConfig(), 4), None)
     (done,) = boost(images, pool, settled)
     text = class_rows(done.composition, pool)
     folds = texts_of_folds(images, pool, settled)
     both = fit_text_residual(images, pool, text, folds=folds).class_rows(text)
-    rows = np.concatenate([task.images[:, None], task.views], axis=1)[learnt]
+    rows = np.concatenate([task.images[:, None], task.views], axis=1)[learned]
     peer, intercepts, _ = fit_probe(rows, y)
-    held_out = task.images[~learnt]
+    held_out = task.images[~learned]
     return [
-        np.mean(logits.argmax(axis=1) == task.labels[~learnt])
+        np.mean(logits.argmax(axis=1) == task.labels[~learned])
         for logits in (held_out @ text.T, held_out @ peer.T + intercepts, held_out @ both.T)
     ]
 

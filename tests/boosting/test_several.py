@@ -145,7 +145,7 @@ def gradient_task(seed, encoders, scales, **settings):
     """A problem as the composer gets it, and as the plain one with zeros and scaled rows does."""
     rng = np.random.default_rng(seed)
     K, n, P = 3, 15, 6
-    centres = [rng.standard_normal((K, dim)) for dim in SIZES[encoders]]
+    centers = [rng.standard_normal((K, dim)) for dim in SIZES[encoders]]
     y = np.arange(n) % K
 
     def around(points, count, noise):
@@ -154,9 +154,9 @@ def gradient_task(seed, encoders, scales, **settings):
             for p in points
         ]
 
-    templates = join(around(centres, 1, 0.7))
-    prompts = join(around(centres, P, 1.0))
-    rows = join([block[:, 0] for block in around([c[y] for c in centres], 1, 0.7)])
+    templates = join(around(centers, 1, 0.7))
+    prompts = join(around(centers, P, 1.0))
+    rows = join([block[:, 0] for block in around([c[y] for c in centers], 1, 0.7)])
     pool = GridPool(templates, tuple(prompts), scales)
     weights = np.tile(rng.random(n) + 0.1, encoders)
     asked = {"logit_scale": 8.0, "copies": 16, "spread": 0.5, "caution": 0.3, "tolerance": 0.0}

@@ -40,10 +40,10 @@ def test_evaluate(capsys, fitted):
     assert answer.out.startswith("8 images, encoder fake:32-0")
     assert call(capsys, "evaluate", fitted / "run", fitted / "new", "--json").json["images"] == 8
     flattered = call(capsys, "evaluate", fitted / "run", fitted / "images")
-    assert "the run learnt from 16 of these images" in flattered.err
+    assert "the run learned from 16 of these images" in flattered.err
     (fitted / "run/metrics.json").unlink()
     unknown = call(capsys, "evaluate", fitted / "run", fitted / "new")
-    assert "does not say which images it learnt from" in unknown.err
+    assert "does not say which images it learned from" in unknown.err
 
 
 def test_show_says_when_the_text_was_edited(capsys, fitted):

@@ -25,7 +25,7 @@ def test_what_a_newcomer_sees(capsys, task):
     answer = compare(capsys, task, "--transfer", "fake:32-1")
     assert answer.code == 0
     assert "accuracy in per cent, on fake:32-0" in answer.out
-    assert "learnt on fake:32-0, measured on fake:32-1" in answer.out
+    assert "learned on fake:32-0, measured on fake:32-1" in answer.out
     assert "its text is embedded again" in answer.out
     assert "*" in answer.out
     assert str(task / "out" / "accuracy.svg") in answer.out

@@ -34,11 +34,11 @@ def test_what_a_newcomer_sees(capsys, task):
     assert str(task / "run/report.html") in answer.out
 
 
-def test_held_out_images_that_were_learnt_from_are_told_and_names_obey_nobody(capsys, task):
+def test_held_out_images_that_were_learned_from_are_told_and_names_obey_nobody(capsys, task):
     for file in sorted((task / "images/sea").iterdir()):
         shutil.copy(file, file.with_name(f"\x1b[31m{file.name}"))
     answer = fit(capsys, task)
-    assert "held-out images were learnt from" in answer.err
+    assert "held-out images were learned from" in answer.err
     assert "\x1b" not in answer.err + answer.out
     assert " % without the " in answer.out
     told = fit(capsys, task, "--overwrite", "--json").json

@@ -276,8 +276,8 @@ def test_ctrl_c_keeps_what_was_answered(tmp_path):
 
 def contrast(question, _):
     name = question.split("how does ")[1].split(" ", 1)[1].split(" look")[0]
-    colour = {"ember": "red", "leaf": "green", "sea": "blue", "night": "dark"}[name]
-    return Act(f"- The {name} is {colour} all over.\n- {colour} and nothing else")
+    color = {"ember": "red", "leaf": "green", "sea": "blue", "night": "dark"}[name]
+    return Act(f"- The {name} is {color} all over.\n- {color} and nothing else")
 
 
 def test_a_pool_grown_from_confusions_and_the_fit_continued(call, fitted):

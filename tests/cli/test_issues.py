@@ -21,14 +21,14 @@ def run(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path / "cache"))
     rng = np.random.default_rng(0)
 
-    def image(colour):
-        pixels = rng.normal(np.array(colour), 30.0, (16, 16, 3))
+    def image(color):
+        pixels = rng.normal(np.array(color), 30.0, (16, 16, 3))
         return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
 
-    for name, colour in COLOURS.items():
+    for name, color in COLOURS.items():
         Path("images", name).mkdir(parents=True)
         for number in range(8):
-            image(colour).save(Path("images", name, f"{number}.png"))
+            image(color).save(Path("images", name, f"{number}.png"))
     image(COLOURS["fire"]).save(Path("images", WRONG))
     shutil.copy("images/fire/0.png", "images/fire/again.png")
     assert call(capsys, "fit", "images", "-o", "run", *FIT, "--quiet").code == 0
@@ -40,7 +40,7 @@ def test_a_table_says_what_to_look_at_and_why(capsys, run):
     assert answer.code == 0
     assert "labels that are probably wrong: 1 to look at" in answer.out
     assert "looks like fire" in answer.out
-    assert "8 learnt images and 10 held-out images" in answer.out
+    assert "8 learned images and 10 held-out images" in answer.out
     assert "report  run/report.html" in answer.out
     assert Path("run/issues.json").exists()
     assert "ice" in Path("run/report.html").read_text()
@@ -119,5 +119,5 @@ def test_a_run_of_an_old_version(capsys, tmp_path, monkeypatch, old):
     monkeypatch.chdir(tmp_path / "old")
     answer = call(capsys, "issues", old, "--json")
     assert answer.code == 0
-    assert answer.json["learnt_images"] == 9
+    assert answer.json["learned_images"] == 9
     assert answer.json["held_out_images"] == 6

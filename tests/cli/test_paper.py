@@ -16,7 +16,7 @@ def task(tmp_path):
 
 def options(task, *more):
     return [
-        *("--data", task / "data", "--pools", task / "pools", "--datasets", "colours"),
+        *("--data", task / "data", "--pools", task / "pools", "--datasets", "colors"),
         *("--encoder", SOURCE, "--transfer", TARGET, "--shots", "1,2", "--seeds", "1,2"),
         *("-o", task / "out", "--views", "2", *more),
     ]
@@ -70,7 +70,7 @@ def test_show_counts_what_is_needed_and_what_is_there(capsys, task):
     text = call(capsys, "paper", "show", "pez-failure", *asked).out
     assert "2, in 6 cells, of which 6 are there" in text
     # What an earlier image left behind is not there twice, and other crops are to be measured.
-    Image.new("RGB", (20, 16), "white").save(next((task / "data" / "colours" / "sea").iterdir()))
+    Image.new("RGB", (20, 16), "white").save(next((task / "data" / "colors" / "sea").iterdir()))
     call(capsys, "paper", "run", "pez-failure", *asked)
     assert call(capsys, "paper", "show", "pez-failure", *asked, "--json").json["kept"] == 6
     fewer = call(capsys, "paper", "show", "pez-failure", *asked, "--views", "1", "--json").json

@@ -123,7 +123,7 @@ def test_classes_may_be_images_and_the_pool_fits(capsys, tmp_path):
 
 def test_fit_takes_a_released_file_as_it_is(capsys, tmp_path):
     write_images(tmp_path / "images")
-    file = tmp_path / "descriptors_colours.json"
+    file = tmp_path / "descriptors_colors.json"
     file.write_text(json.dumps({"Sea": ["", "blue water"], "LEAF": ["green"], "cow": ["horns"]}))
     arguments = ["fit", tmp_path / "images", "-o", tmp_path / "run", *FIT, "--json"]
     answer = call(capsys, *arguments, "--prompts", file)

@@ -93,14 +93,14 @@ def test_the_text_alone_is_measured_with_the_same_fit(task):
     assert [line["accuracy"] for line in whole] != [line["accuracy"] for line in text]
 
 
-def test_what_is_learnt_from_is_never_measured_on(task):
+def test_what_is_learned_from_is_never_measured_on(task):
     comparison = Comparison(request(task))
     draw = comparison.draw(2, 1)
-    learnt = {row.tobytes() for row in draw.learn.images.rows(comparison.encoder)}
+    learned = {row.tobytes() for row in draw.learn.images.rows(comparison.encoder)}
     measured = {row.tobytes() for row in draw.held_out.rows(comparison.encoder)}
-    assert len(learnt) == 8
+    assert len(learned) == 8
     assert len(measured) == 24
-    assert not learnt & measured
+    assert not learned & measured
     assert not np.array_equal(
         draw.learn.images.rows(comparison.encoder),
         comparison.draw(2, 2).learn.images.rows(comparison.encoder),

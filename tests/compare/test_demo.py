@@ -37,21 +37,21 @@ def test_one_row_for_each_number_of_shots_and_a_run_to_look_at(task):
     assert quick_demo(task, task / "demo") == found
 
 
-def test_on_both_encoders_only_few_shots_are_learnt(task, monkeypatch):
+def test_on_both_encoders_only_few_shots_are_learned(task, monkeypatch):
     monkeypatch.setattr(demo, "MOST_ON_BOTH", 1)
     one, two = quick_demo(task, task / "demo")["rows"]
     both = ["both_text", "both_boosted", "target_both"]
     assert None not in one.values()
     assert [name for name, value in two.items() if value is None] == both
     text = _summary({**quick_demo(task, task / "demo")})
-    learnt_on_both = [
-        line for line in text.splitlines() if "learnt on both" in line and "%" in line
+    learned_on_both = [
+        line for line in text.splitlines() if "learned on both" in line and "%" in line
     ]
-    assert len(learnt_on_both) == 3
-    assert all(line.endswith("–") for line in learnt_on_both)
+    assert len(learned_on_both) == 3
+    assert all(line.endswith("–") for line in learned_on_both)
 
 
-def test_what_is_learnt_on_both_is_what_a_fit_on_both_learns(task):
+def test_what_is_learned_on_both_is_what_a_fit_on_both_learns(task):
     row = quick_demo(task, task / "demo")["rows"][1]
     accuracies = []
     for seed in (1, 2):
@@ -64,7 +64,7 @@ def test_what_is_learnt_on_both_is_what_a_fit_on_both_learns(task):
 def test_the_summary_says_what_to_type_and_what_was_moved(task):
     text = _summary(quick_demo(task, task / "demo"))
     assert "fake:16-1 has another image net and another sentence encoder" in text
-    assert "text, learnt on fake:32-0 and moved here" in text
+    assert "text, learned on fake:32-0 and moved here" in text
     assert all(len(line) <= 100 for line in text.splitlines() if str(task) not in line)
     assert f"read it  promptboost show {task / 'demo'}" in text
 

@@ -21,7 +21,7 @@ def figures(sets=("a",)):
                     yield Figure(data, "gradient", 4, seed, names, encoder, value)
 
 
-def test_what_is_kept_is_a_share_of_the_gain_of_a_text_learnt_there_alone():
+def test_what_is_kept_is_a_share_of_the_gain_of_a_text_learned_there_alone():
     found = means(figures())
     assert found["a", "gradient", 4, TWO, TWO[0]] == pytest.approx(56)
     for encoder in TWO:
@@ -35,12 +35,12 @@ def test_the_summary_has_a_line_for_each_set_and_one_for_their_mean():
     assert [line.split("|")[1].strip() for line in lines] == ["a", "b", "mean of 2 sets"]
     for line in lines:
         assert line.endswith("| 4 | 80 %, 80 % | 50 %, 50 %, 50 % | 40.0 | 45.0 | 48.0 | 47.0 |")
-    partly = [one for one in figures(("a", "b")) if (one.data, one.learnt_on) != ("b", THREE)]
+    partly = [one for one in figures(("a", "b")) if (one.data, one.learned_on) != ("b", THREE)]
     (line,) = summary(means(partly)).splitlines()[2:]
     assert line.startswith("| a |")  # what is not finished is no part of a mean
 
 
-def test_what_was_not_learnt_on_is_in_brackets():
+def test_what_was_not_learned_on_is_in_brackets():
     lines = table(means(figures())).splitlines()
     assert len(lines) == 2 + 1 + len(SETTINGS)
     both = next(line for line in lines if "lite0/L6 + lite2/L3 |" in line)

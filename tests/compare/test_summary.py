@@ -69,7 +69,7 @@ def test_a_name_cannot_break_the_table():
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in text.splitlines()} == {5}
 
 
-def test_what_was_learnt_again_does_not_pass_for_carried():
+def test_what_was_learned_again_does_not_pass_for_carried():
     lines = [
         line("a", 0.4, on="there"),
         line("b", 0.5, on="there", via="refit"),
@@ -144,7 +144,7 @@ def test_many_methods_with_long_names_stay_inside_and_apart():
     assert len(samples) == 80  # the dashes tell which of two blue lines is meant
 
 
-def test_a_heading_is_not_cut_and_a_line_beside_another_has_its_colour():
+def test_a_heading_is_not_cut_and_a_line_beside_another_has_its_color():
     ours = curves([line("tpb", 0.5), line("tpb", 0.6, shots=4)], "here")[0]
     theirs = dataclasses.replace(ours, method="tpb, the paper", belongs_to="tpb")
     heading = [

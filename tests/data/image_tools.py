@@ -16,8 +16,8 @@ def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
     return buffer.getvalue()
 
 
-def plain(colour: str = "red", size: tuple[int, int] = (32, 24)) -> Image.Image:
-    return Image.new("RGB", size, colour)
+def plain(color: str = "red", size: tuple[int, int] = (32, 24)) -> Image.Image:
+    return Image.new("RGB", size, color)
 
 
 def noisy(seed: int, size: tuple[int, int] = (32, 24)) -> Image.Image:

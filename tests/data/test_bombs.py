@@ -30,14 +30,14 @@ def chunk(kind, body):
     return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
 
-def png(width, height, depth, colour, *more):
+def png(width, height, depth, color, *more):
     """A PNG of zeros, made without holding it."""
-    channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour]
+    channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[color]
     row = bytes(1 + width * channels * depth // 8)
     packer = zlib.compressobj(1)
     packed = b"".join([*(packer.compress(row) for _ in range(height)), packer.flush()])
-    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
-    palette = [chunk(b"PLTE", bytes(768)), chunk(b"tRNS", bytes(256))] if colour == 3 else []
+    header = struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0)
+    palette = [chunk(b"PLTE", bytes(768)), chunk(b"tRNS", bytes(256))] if color == 3 else []
     parts = [chunk(b"IHDR", header), *palette, *more, chunk(b"IDAT", packed), chunk(b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 

@@ -35,11 +35,11 @@ def pairs_of(rows, **options):
     }
 
 
-def plainly(digests, labels, learnt):
+def plainly(digests, labels, learned):
     """What is a copy of what, from the definition."""
     n = len(digests)
     alike = [[j for j in range(n) if j != i and digests[i] == digests[j]] for i in range(n)]
-    side = [i >= learnt for i in range(n)]
+    side = [i >= learned for i in range(n)]
     kinds = (
         lambda i, j: side[i] and not side[j],
         lambda i, j: UNKNOWN not in (labels[i], labels[j]) and labels[i] != labels[j],
@@ -52,22 +52,22 @@ images = st.lists(st.tuples(st.integers(0, 4), st.integers(-1, 2)), max_size=14)
 
 
 @given(images, st.integers(0, 14), st.randoms(use_true_random=False))
-def test_every_planted_copy_is_found_in_any_order(items, learnt, chance):
+def test_every_planted_copy_is_found_in_any_order(items, learned, chance):
     digests = [bytes([content]) for content, _ in items]
     labels = np.array([label for _, label in items], dtype=np.int64)
-    found = find_copies(digests, labels, learnt)
-    expected = plainly(digests, labels.tolist(), learnt)
+    found = find_copies(digests, labels, learned)
+    expected = plainly(digests, labels.tolist(), learned)
     assert [
-        found.learnt.tolist(),
+        found.learned.tolist(),
         found.other_class.tolist(),
         found.same_class.tolist(),
     ] == expected
-    # Shuffled among those learnt from and among those held out, the same images are copies.
-    first, second = list(range(len(items)))[:learnt], list(range(len(items)))[learnt:]
+    # Shuffled among those learned from and among those held out, the same images are copies.
+    first, second = list(range(len(items)))[:learned], list(range(len(items)))[learned:]
     chance.shuffle(first)
     chance.shuffle(second)
     order = first + second
-    again = find_copies([digests[i] for i in order], labels[order], learnt)
+    again = find_copies([digests[i] for i in order], labels[order], learned)
     for one, other in zip(vars(found).values(), vars(again).values(), strict=True):
         assert ((one >= 0)[order] == (other >= 0)).all()
 
@@ -117,7 +117,7 @@ def test_thumbnails_are_counted(monkeypatch, most):
     assert calls[-1] == ("looking for copies", count, count)
 
 
-def test_images_of_one_colour_are_known_by_their_bytes_alone():
+def test_images_of_one_color_are_known_by_their_bytes_alone():
     rows = thumbnail_rows(of_bytes(encoded(plain("white")), encoded(plain("white", (64, 64)))))
     assert not rows.any()
 

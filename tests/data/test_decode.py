@@ -92,7 +92,7 @@ def test_thirty_two_bits_and_floats():
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF"])
 def test_the_first_frame_of_an_animation(kind):
-    frames = [plain(colour, (16, 16)) for colour in ("red", "lime", "blue")]
+    frames = [plain(color, (16, 16)) for color in ("red", "lime", "blue")]
     data = encoded(frames[0], kind, save_all=True, append_images=frames[1:])
     red, green, blue = pixel(read_image(data))
     assert red > 240

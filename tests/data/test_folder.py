@@ -33,7 +33,7 @@ def test_hidden_files_and_companions_are_passed_over(tmp_path):
     assert len(data) == 1
 
 
-def test_splits_are_recognised(tmp_path):
+def test_splits_are_recognized(tmp_path):
     write_classes(tmp_path, {"train/cat": 2, "train/dog": 2, "Valid/cat": 1, "test/dog": 1})
     data = load_data(tmp_path)
     assert data.class_names == ("cat", "dog")
@@ -129,7 +129,7 @@ def test_no_class_folders(tmp_path):
         load_data(tmp_path)
 
 
-def test_unlabelled_images(tmp_path):
+def test_unlabeled_images(tmp_path):
     write_classes(tmp_path, {"a": 2, "b/c": 1})
     (tmp_path / "a" / "notes.txt").write_text("no")
     single = tmp_path / "a" / "1.png"

@@ -26,10 +26,10 @@ def test_pairs_of_every_kind(tmp_path):
     data = load_data(pairs, on_bad="stop")
     assert data.class_names == ("3", "a", "b")
     assert [image.id for image in data.images] == [str(i) for i in range(9)]
-    colours = [image.open().getpixel((0, 0)) for image in data.images]
+    colors = [image.open().getpixel((0, 0)) for image in data.images]
     white, black = (255, 255, 255), (0, 0, 0)
-    assert colours[:6] == [(255, 0, 0), black, white, white, white, white]
-    assert colours[6:] == [(0, 0, 255), (0, 255, 0), (0, 255, 0)]
+    assert colors[:6] == [(255, 0, 0), black, white, white, white, white]
+    assert colors[6:] == [(0, 0, 255), (0, 255, 0), (0, 255, 0)]
     assert data.images[8].split == "test"
 
 

@@ -23,16 +23,16 @@ WORDS = ("red", "green", "blue", "dark", "light", "long", "round", "sharp")
 
 @pytest.fixture
 def many_classes(tmp_path, monkeypatch):
-    """Three blocks of classes: images of noise around a colour, and sentences that may name it."""
+    """Three blocks of classes: images of noise around a color, and sentences that may name it."""
     monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path / "store"))
     rng = np.random.default_rng(0)
     sentences = {}
     for k in range(2 * CLASSES + 2):
         name = f"kind {k:03d}"
         (tmp_path / "images" / name).mkdir(parents=True)
-        colour = rng.integers(0, 256, 3)
+        color = rng.integers(0, 256, 3)
         for number in range(3):
-            pixels = np.clip(rng.normal(colour, 40, (8, 8, 3)), 0, 255).astype(np.uint8)
+            pixels = np.clip(rng.normal(color, 40, (8, 8, 3)), 0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(tmp_path / "images" / name / f"{number}.png")
         sentences[name] = [" ".join(rng.choice(WORDS, 4)) for _ in range(4)]
     (tmp_path / "sentences.json").write_text(json.dumps(sentences))

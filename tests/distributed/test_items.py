@@ -20,7 +20,7 @@ def test_a_folder_is_listed_as_one_process_lists_it(task):
     (images / "stray.png").write_bytes(b"")
     (images / "sea" / "loop").symlink_to(images / "sea", target_is_directory=True)
     data = load_data(str(images), check=False)
-    listed = list(list_items(str(images), labelled=True))
+    listed = list(list_items(str(images), labeled=True))
     sound = [item for item in listed if not item.problem]
     assert [(item.name, item.label) for item in sound] == [(i.id, i.label) for i in data.images]
     assert {Path(item.place).name for item in listed if item.problem} == {"stray.png", "loop"}
@@ -34,7 +34,7 @@ def test_splits_are_folders_above_the_classes(task):
     for split, name in (("train", "sea"), ("test", "leaf")):
         (moved / split).mkdir(parents=True)
         (images / name).rename(moved / split / name)
-    items = list(list_items(str(moved), labelled=True))
+    items = list(list_items(str(moved), labeled=True))
     assert {(item.split, item.label) for item in items} == {("train", "sea"), ("test", "leaf")}
     expected = [(i.id, i.label, i.split) for i in load_data(str(moved), check=False).images]
     assert [(item.name, item.label, item.split) for item in items] == expected
@@ -48,7 +48,7 @@ def test_a_long_manifest_is_never_held_as_a_whole(tmp_path):
     peaks = []
     for _ in range(3):  # threads of other tests may take memory too, but hardly each time
         tracemalloc.start()
-        count = sum(len(shard) for shard in cut(list_items(str(file), labelled=True), 64))
+        count = sum(len(shard) for shard in cut(list_items(str(file), labeled=True), 64))
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert count == 20_000
@@ -82,7 +82,7 @@ def test_memory_is_a_storage_too(task):
     storage = Storage("memory://shards")
     for file in sorted((task / "images").rglob("*.png")):
         storage.write(f"images/{file.parent.name}/{file.name}", file.read_bytes())
-    items = list(list_items("memory://shards/images", labelled=True))
+    items = list(list_items("memory://shards/images", labeled=True))
     assert [(item.name, item.label) for item in items] == [
         (i.id, i.label) for i in load_data(str(task / "images"), check=False).images
     ]
@@ -103,4 +103,4 @@ def test_what_opens_a_url_is_named_where_it_is_missing(monkeypatch):
 
 def test_a_place_that_is_not_there_is_said(tmp_path):
     with pytest.raises(DataError, match="does not exist"):
-        list(list_items(str(tmp_path / "nothing"), labelled=True))
+        list(list_items(str(tmp_path / "nothing"), labeled=True))

@@ -27,7 +27,7 @@ def installed(tmp_path):
     """Install the example as pip would, without network and build."""
     folder = tmp_path / "site"
     shutil.copytree(EXAMPLE, folder)
-    declare(folder, "promptboost-colours", "colours = promptboost_colours:load")
+    declare(folder, "promptboost-colors", "colors = promptboost_colors:load")
     return folder
 
 
@@ -57,12 +57,12 @@ def run(folder, *arguments):
 def test_the_example_declares_what_the_tests_install():
     declared = (EXAMPLE / "pyproject.toml").read_text()
     assert '[project.entry-points."promptboost.encoders"]' in declared
-    assert 'colours = "promptboost_colours:load"' in declared
+    assert 'colors = "promptboost_colors:load"' in declared
 
 
 def test_fit_with_the_encoder_of_an_installed_package(installed, tmp_path):
     images = write_images(tmp_path / "images", count=3)
-    fitted = run(installed, "fit", images, "-o", tmp_path / "run", "--encoder", "colours:8")
+    fitted = run(installed, "fit", images, "-o", tmp_path / "run", "--encoder", "colors:8")
     assert fitted.returncode == 0, fitted.stderr
     image = next(images.rglob("*.png"))
     told = run(installed, "predict", tmp_path / "run", image, "--json")
@@ -72,12 +72,12 @@ def test_fit_with_the_encoder_of_an_installed_package(installed, tmp_path):
 
 def test_the_example_is_a_sound_encoder(installed, plugins):
     plugins.syspath_prepend(str(installed))
-    encoder = load_encoder("colours:8")
+    encoder = load_encoder("colors:8")
     assert check_encoder(encoder) == []
-    assert encoder.id == "colours:8"
-    assert load_encoder("promptboost_colours:Colours").id == "colours:16"
-    assert load_encoder("promptboost_colours:Colours?size=4").id == "colours:4"
-    assert load_encoder("promptboost_colours:Colours", size=5).id == "colours:5"
+    assert encoder.id == "colors:8"
+    assert load_encoder("promptboost_colors:Colors").id == "colors:16"
+    assert load_encoder("promptboost_colors:Colors?size=4").id == "colors:4"
+    assert load_encoder("promptboost_colors:Colors", size=5).id == "colors:5"
 
 
 @pytest.mark.parametrize("module", ["no_such_module_at_all", "leaving_module"])

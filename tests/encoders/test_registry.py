@@ -66,15 +66,15 @@ def test_a_checkpoint_that_is_not_there_is_named(tmp_path):
     [
         ("fake:8-0", "has no parameters"),
         ("conse:lite0", "temperature, template"),
-        ("conse:lite0?colour=red", "temperature, template"),
+        ("conse:lite0?color=red", "temperature, template"),
         ("ViT-B-32/openai", "batch_size"),
         ("hf-hub:a/b", "batch_size"),
         ("ViT-B-32@file", "batch_size"),
     ],
 )
 def test_a_parameter_an_encoder_does_not_have_is_refused(name, known):
-    with pytest.raises(SettingError, match=f"{known}.*not colour"):
-        load_encoder(name, colour="red")
+    with pytest.raises(SettingError, match=f"{known}.*not color"):
+        load_encoder(name, color="red")
 
 
 @pytest.mark.parametrize(

@@ -103,10 +103,10 @@ def test_a_causal_tower_computes_a_shared_beginning_once(load):
 def test_gradients_are_those_of_finite_differences(load, name):
     tower = open_tower(load(name))
     torch.manual_seed(0)
-    learnt = tower.vocabulary[torch.tensor([3, 8])] + 0.02 * torch.randn(
+    learned = tower.vocabulary[torch.tensor([3, 8])] + 0.02 * torch.randn(
         2, tower.vocabulary.shape[1]
     )
-    learnt.requires_grad_()
+    learned.requires_grad_()
     ids = [[*tower.tokenize(word), *tower.end] for word in ("bird", "ship")]
     width = min(map(len, ids))
     endings = tower.vocabulary[torch.tensor([row[-width:] for row in ids])]
@@ -117,11 +117,11 @@ def test_gradients_are_those_of_finite_differences(load, name):
     def value(vectors):
         return (tower.encode(torch.cat([start, vectors]), endings, lengths) * aim).sum()
 
-    (slope,) = torch.autograd.grad(value(learnt), learnt)
+    (slope,) = torch.autograd.grad(value(learned), learned)
     for _ in range(3):
-        direction = torch.randn_like(learnt) * learnt.detach().std() * 0.02
+        direction = torch.randn_like(learned) * learned.detach().std() * 0.02
         with torch.no_grad():
-            change = (value(learnt + direction) - value(learnt - direction)) / 2
+            change = (value(learned + direction) - value(learned - direction)) / 2
         assert float(change) == pytest.approx(float((slope * direction).sum()), rel=0.02, abs=1e-4)
     assert slope.abs().max() > 1e-3
 

@@ -91,7 +91,7 @@ def read_balances(folder: Path) -> Record:
         name: balance
         and {
             "class_names": balance["class_names"],
-            "centre": sketch(np.array([balance["centre"]])),
+            "center": sketch(np.array([balance["center"]])),
             "lifts": [balance["text_lift"], balance["lift"]],
         }
         for name, balance in ((name, fact["balance"]) for name, fact in sorted(facts.items()))

@@ -19,7 +19,7 @@ SEEN = {
 }
 
 
-def coloured(*encoders, views=1, names=NAMES):
+def colored(*encoders, views=1, names=NAMES):
     """Three images a class, as encoders that know words see them."""
     texts = [text for name in names for text in SEEN[name]]
     rows = {}

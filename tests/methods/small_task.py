@@ -24,7 +24,7 @@ IMAGES = RowImages(
     {e.id: rows_of(e, "red", "dark red", "blue", "sky blue") for e in (ENCODER, OTHER)}
 )
 SHOTS = FewShotSet(IMAGES, np.array([0, 0, 1, 1]), NAMES)
-SAID = {name: [f"it is {colour}", "it is old"] for name, colour in zip(NAMES, COLOURS, strict=True)}
+SAID = {name: [f"it is {color}", "it is old"] for name, color in zip(NAMES, COLOURS, strict=True)}
 POOL = build_pool(NAMES, descriptions={"proapo:CuPL_full": SAID, "mine": {"fire": ["it burns"]}})
 
 

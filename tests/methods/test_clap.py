@@ -88,16 +88,16 @@ def test_the_steps_are_those_of_torch():
     held = torch.stack([right[y == k].mean() for k in range(3)])
     start = text * scale**0.5
     w = torch.nn.Parameter(start.clone())
-    optimiser = torch.optim.SGD([w], lr=0.5, momentum=0.9)
+    optimizer = torch.optim.SGD([w], lr=0.5, momentum=0.9)
     for epoch in range(9):
         rate = 1e-5 if epoch == 0 else 0.5 * (1 + math.cos(math.pi * (epoch - 1) / 9)) / 2
-        optimiser.param_groups[0]["lr"] = rate
+        optimizer.param_groups[0]["lr"] = rate
         logits = scale * x @ torch.nn.functional.normalize(w, dim=1).T
         loss = torch.nn.functional.cross_entropy(logits, y)
         loss = loss + (held * ((w - start) ** 2).sum(dim=1)).mean()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     rows = scale * torch.nn.functional.normalize(w, dim=1).detach().numpy()
     assert np.abs(ours - scale * text.numpy()).max() > 0.01
     np.testing.assert_allclose(ours, rows, atol=1e-3)

@@ -60,10 +60,10 @@ class TestImages:
 
         from promptboost.data import load_data
 
-        for name, colour in zip(NAMES, COLOURS, strict=True):
+        for name, color in zip(NAMES, COLOURS, strict=True):
             (tmp_path / name).mkdir()
             for i in range(2):
-                Image.new("RGB", (12, 12), colour).save(tmp_path / name / f"{i}.png")
+                Image.new("RGB", (12, 12), color).save(tmp_path / name / f"{i}.png")
         images = FileImages(load_data(str(tmp_path)), n_views=2)
         assert len(images) == 4
         assert images.views(ENCODER).shape == (4, 3, 16)

@@ -17,7 +17,7 @@ from promptboost.methods.learned_tokens import (  # noqa: E402
 )
 from promptboost.methods.sentence_means import ZeroShot  # noqa: E402
 from promptboost.pool import build_pool  # noqa: E402
-from tests.methods.gradient_tools import NAMES, NoTower, accuracy, coloured, emoji, real  # noqa: E402
+from tests.methods.gradient_tools import NAMES, NoTower, accuracy, colored, emoji, real  # noqa: E402
 
 POOL = build_pool(list(NAMES))
 
@@ -47,7 +47,7 @@ def plain_slope(encoder, shots, context, step=1e-6):
 
 def test_steps_are_those_of_the_plain_rule():
     encoder = FakeEncoder(dim=6)
-    shots = coloured(encoder)
+    shots = colored(encoder)
     fitted = CoOp(context_tokens=2, epochs=5, learning_rate=2.0, seed=3).fit(shots, POOL, encoder)
     draw = torch.Generator().manual_seed(3)
     context = 0.02 * torch.randn(2, 6, generator=draw).numpy().astype(np.float64)
@@ -71,7 +71,7 @@ def test_the_gradient_through_a_tiny_tower_is_that_of_finite_differences(tmp_pat
 
     encoder = load_encoder(f"{TINY}@{save_tiny_models(tmp_path)[TINY]}", device="cpu")
     classes = PromptedClasses.of(open_tower(encoder), NAMES, 16)
-    shots = coloured(encoder)
+    shots = colored(encoder)
     data = TrainingRows.of(shots, encoder, torch.device("cpu"))
     torch.manual_seed(0)
     context = (0.2 * torch.randn(16, 64)).requires_grad_()
@@ -95,7 +95,7 @@ def test_the_gradient_through_a_tiny_tower_is_that_of_finite_differences(tmp_pat
 
 def test_the_rows_are_the_class_prompts_on_the_encoders_scale():
     encoder = FakeEncoder(dim=8)
-    fitted = CoOp(context_tokens=3, epochs=4).fit(coloured(encoder), POOL, encoder)
+    fitted = CoOp(context_tokens=3, epochs=4).fit(colored(encoder), POOL, encoder)
     added = fitted.arrays["context"].astype(np.float64).sum(axis=0)
     for name, row in zip(NAMES, fitted.rows, strict=True):
         words = [encoder.word_vector(word) for word in ("<start>", *encoder.words(name))]
@@ -117,7 +117,7 @@ def test_on_real_weights_the_loss_falls_and_training_images_are_known_better():
 
 def test_nearest_words_are_real_words_with_their_cosine():
     encoder = FakeEncoder(dim=8)
-    fitted = CoOp(context_tokens=2, epochs=1).fit(coloured(encoder), POOL, encoder)
+    fitted = CoOp(context_tokens=2, epochs=1).fit(colored(encoder), POOL, encoder)
     tower = open_tower(encoder)
     words = tower.vocabulary[tower.allowed].numpy().astype(np.float64)
     words /= np.linalg.norm(words, axis=1, keepdims=True)
@@ -131,7 +131,7 @@ def test_nearest_words_are_real_words_with_their_cosine():
 
 def test_a_seed_is_a_result():
     encoder = FakeEncoder()
-    shots = coloured(encoder, views=3)
+    shots = colored(encoder, views=3)
 
     def context(seed):
         return CoOp(epochs=3, batch=4, seed=seed).fit(shots, POOL, encoder).arrays["context"]
@@ -168,7 +168,7 @@ def test_classes_of_the_same_name_get_the_same_row():
 
 def test_it_is_saved_and_read_back(tmp_path):
     encoder = FakeEncoder()
-    shots = coloured(encoder)
+    shots = colored(encoder)
     fitted = make_method("coop?epochs=2&context_tokens=4").fit(shots, POOL, encoder)
     save_fitted(fitted, tmp_path)
     again = load_fitted(tmp_path, encoder)
@@ -180,7 +180,7 @@ def test_it_is_saved_and_read_back(tmp_path):
 
 def test_it_does_not_carry_over_by_itself():
     encoder = FakeEncoder()
-    fitted = CoOp(epochs=1).fit(coloured(encoder), POOL, encoder)
+    fitted = CoOp(epochs=1).fit(colored(encoder), POOL, encoder)
     with pytest.raises(EncoderError):
         fitted.transfer(FakeEncoder(seed=1))
 
@@ -189,12 +189,12 @@ def test_too_high_a_rate_is_said():
     encoder = FakeEncoder()
     method = CoOp(epochs=5, learning_rate=1e38)
     with pytest.raises(SettingError, match=r"no longer a number in epoch \d of 5.*learning_rate="):
-        method.fit(coloured(encoder), POOL, encoder)
+        method.fit(colored(encoder), POOL, encoder)
 
 
 def test_what_cannot_be_done_is_refused_before_any_work():
     encoder = FakeEncoder()
-    shots = coloured(encoder)
+    shots = colored(encoder)
     with pytest.raises(EncoderError, match="mine"):
         CoOp().check(shots, POOL, NoTower())
     with pytest.raises(

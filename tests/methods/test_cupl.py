@@ -46,7 +46,7 @@ def test_without_templates_it_is_not_called_cupl_with_templates() -> None:
     make_method("cupl").check(shots(), bare, ENCODER)
 
 
-def test_a_class_is_the_normalised_mean_of_its_rows() -> None:
+def test_a_class_is_the_normalized_mean_of_its_rows() -> None:
     given = shots()
     logits = CuPL().fit(given, POOL, ENCODER).logits(given.images)
     mean = ENCODER.encode_texts(SAID["fire"]).sum(axis=0)

@@ -84,7 +84,7 @@ def test_strength_zero_is_the_target_alone():
     np.testing.assert_array_equal(emulated.logits(IMAGES), expected.logits(IMAGES))
 
 
-def test_nothing_learnt_is_the_target_alone():
+def test_nothing_learned_is_the_target_alone():
     banks = tuple({text: 1.0} for text in PLAIN)
     untouched = TextClassifier(Origin("x", NAMES, SOURCE), banks)
     expected = TextClassifier(Origin("x", NAMES, TARGET), banks)

@@ -132,7 +132,7 @@ def test_it_begins_with_sums_of_images_and_a_common_alpha():
     assert fitted.details["alpha"] == pytest.approx([fitted.details["first_alpha"]] * 3)
 
 
-def test_learns_what_can_be_learnt_and_is_never_above_where_it_began():
+def test_learns_what_can_be_learned_and_is_never_above_where_it_began():
     shots = few_shots(clip_like(n_classes=5, shots=8, confusion=0.5), 5)
     pool = build_pool(list(shots.class_names))
     fitted = LPPlusPlus().fit(shots, pool, FAKE)

@@ -10,7 +10,7 @@ from promptboost.methods import make_method  # noqa: E402
 from promptboost.methods.archive import load_fitted, save_fitted  # noqa: E402
 from promptboost.methods.learned_tokens import PEZ, HardTokens  # noqa: E402
 from promptboost.pool import build_pool  # noqa: E402
-from tests.methods.gradient_tools import NAMES, NoTower, coloured, emoji, real  # noqa: E402
+from tests.methods.gradient_tools import NAMES, NoTower, colored, emoji, real  # noqa: E402
 
 POOL = build_pool(list(NAMES))
 
@@ -67,7 +67,7 @@ def loss_of(encoder, shots, prompts):
 
 def test_the_best_tokens_seen_are_kept_as_text():
     encoder = FakeEncoder()
-    shots = coloured(encoder, views=3)
+    shots = colored(encoder, views=3)
     losses = []
     for steps in (1, 5, 60):
         fitted = PEZ(tokens=4, steps=steps, batch=4).fit(shots, POOL, encoder)
@@ -85,7 +85,7 @@ def test_the_best_tokens_seen_are_kept_as_text():
 
 def test_epochs_are_as_many_steps_as_they_have_batches(monkeypatch):
     encoder = FakeEncoder()
-    shots = coloured(encoder, views=2)
+    shots = colored(encoder, views=2)
     taken = []
     own = HardTokens.step
     monkeypatch.setattr(HardTokens, "step", lambda *given: (taken.append(1), own(*given)))
@@ -99,7 +99,7 @@ def test_epochs_are_as_many_steps_as_they_have_batches(monkeypatch):
 
 def test_transfer_lets_the_other_encoder_tokenise_the_text():
     one, other = FakeEncoder(dim=32, seed=0), FakeEncoder(dim=16, seed=1)
-    shots = coloured(one, other)
+    shots = colored(one, other)
     fitted = PEZ(tokens=3, steps=10).fit(shots, POOL, one)
     moved = fitted.transfer(other)
     rows = other.encode_texts([text for bank in fitted.words() for text in bank])
@@ -139,7 +139,7 @@ def test_real_vocabularies_are_searched_and_the_text_moves():
 
 def test_a_seed_is_a_result():
     encoder = FakeEncoder()
-    shots = coloured(encoder, views=2)
+    shots = colored(encoder, views=2)
 
     def prompt(seed):
         return PEZ(tokens=4, steps=8, seed=seed).fit(shots, POOL, encoder).details["prompt"]
@@ -150,7 +150,7 @@ def test_a_seed_is_a_result():
 
 def test_it_is_saved_and_read_back(tmp_path):
     encoder = FakeEncoder()
-    shots = coloured(encoder)
+    shots = colored(encoder)
     fitted = make_method("pez?tokens=2&steps=4").fit(shots, POOL, encoder)
     save_fitted(fitted, tmp_path)
     again = load_fitted(tmp_path, encoder)
@@ -161,7 +161,7 @@ def test_it_is_saved_and_read_back(tmp_path):
 
 def test_what_cannot_be_done_is_refused_before_any_work():
     encoder = FakeEncoder()
-    shots = coloured(encoder)
+    shots = colored(encoder)
     with pytest.raises(EncoderError, match="mine"):
         PEZ().check(shots, POOL, NoTower())
     with pytest.raises(SettingError, match="at most 74"):

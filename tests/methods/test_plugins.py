@@ -116,10 +116,10 @@ class TestPlace:
     def test_compare_takes_it(self, tmp_path: Path, capsys: Any) -> None:
         from PIL import Image
 
-        for name, colours in (("fire", ["red", "darkred"]), ("ice", ["blue", "lightblue"])):
+        for name, colors in (("fire", ["red", "darkred"]), ("ice", ["blue", "lightblue"])):
             (tmp_path / "images" / name).mkdir(parents=True)
-            for i, colour in enumerate([*colours, *colours]):
-                Image.new("RGB", (12 + i, 12), colour).save(tmp_path / "images" / name / f"{i}.png")
+            for i, color in enumerate([*colors, *colors]):
+                Image.new("RGB", (12 + i, 12), color).save(tmp_path / "images" / name / f"{i}.png")
         methods = f"{HERE}:NearestMean?scale=3,{HERE}:Majority,zero-shot"
         options = (
             "--encoder",

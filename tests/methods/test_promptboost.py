@@ -139,7 +139,7 @@ def test_texts_of_further_encoders_are_in_the_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("also", [ENCODER.id, f"{OTHER.id}+{OTHER.id}"])
-def test_an_encoder_is_learnt_on_once(also: str) -> None:
+def test_an_encoder_is_learned_on_once(also: str) -> None:
     with pytest.raises(SettingError, match="names an encoder twice"):
         make_method(f"promptboost?also={also}").check(SHOTS, POOL, ENCODER)
 

@@ -26,7 +26,7 @@ def load(name, files):
 
 
 @pytest.mark.parametrize("name", [TINY, TINY_BOTH_WAYS, "conse:lite0", "fake:16-0"])
-def test_words_in_the_place_of_learnt_tokens_are_read_as_text(name, files):
+def test_words_in_the_place_of_learned_tokens_are_read_as_text(name, files):
     encoder = load(name, files)
     tower = open_tower(encoder)
     tokens = tower.tokenize("a photo of the")

@@ -67,7 +67,7 @@ class Untouchable(ImageImages):
     rows = views = images
 
 
-IMAGES = ImageImages(Image.new("RGB", (40, 36), colour) for colour in COLOURS)
+IMAGES = ImageImages(Image.new("RGB", (40, 36), color) for color in COLOURS)
 SHOTS = FewShotSet(IMAGES, LABELS, NAMES)
 QUICK = PromptSRC(epochs=3, mean=3.0, std=1.0)
 
@@ -162,13 +162,13 @@ def test_the_first_epoch_only_warms_up(encoder):
 
 
 def test_all_templates_of_the_pool_make_the_frozen_classes(encoder):
-    def learnt(*templates):
+    def learned(*templates):
         pool = build_pool(NAMES, templates=templates)
         return PromptSRC(epochs=2, mean=2, std=0.1).fit(SHOTS, pool, encoder).text_prompts
 
     one, other = POOL.templates
-    np.testing.assert_allclose(learnt(one, other), learnt(other, one), atol=1e-6)
-    assert np.abs(learnt(one, other) - learnt(one)).max() > 1e-4
+    np.testing.assert_allclose(learned(one, other), learned(other, one), atol=1e-6)
+    assert np.abs(learned(one, other) - learned(one)).max() > 1e-4
 
 
 def test_it_lowers_its_loss(encoder):
@@ -413,7 +413,7 @@ def test_a_rate_at_which_it_breaks_down_is_named(encoder):
 
 
 def test_crops_fill_the_whole_image_that_the_tower_sees(encoder):
-    # Were a crop not brought to size first, the encoder's centre crop would cut its ends off.
+    # Were a crop not brought to size first, the encoder's center crop would cut its ends off.
     image = Image.new("RGB", (64, 64))
     image.paste((255, 0, 0), (0, 0, 64, 64))
     images = TrainingImages(

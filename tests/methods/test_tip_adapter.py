@@ -36,7 +36,7 @@ POOL = build_pool(list(COLOURS))
 
 
 def shots_of(n_shots, views=2, seed=0, misnamed=False):
-    """Images of colours; where misnamed, the names of the classes are of no help."""
+    """Images of colors; where misnamed, the names of the classes are of no help."""
     rng = np.random.default_rng(seed)
     names = ("alpha", "beta", "gamma") if misnamed else COLOURS
     clean = ENCODER.encode_texts([f"a {c} thing" for c in COLOURS]).repeat(n_shots, axis=0)
@@ -217,15 +217,15 @@ def test_the_steps_are_those_of_adamw():
 
     x, y = torch.tensor(task.images), torch.tensor(task.labels)
     keys = torch.nn.Parameter(torch.tensor(task.images))
-    optimiser = torch.optim.AdamW([keys], lr=0.01, eps=1e-4)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 7)
+    optimizer = torch.optim.AdamW([keys], lr=0.01, eps=1e-4)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 7)
     values = torch.nn.functional.one_hot(y, 3).float()
     for _ in range(7):
         near = torch.exp(-5.5 * (1 - x @ keys.T))
         loss = torch.nn.functional.cross_entropy(x @ torch.tensor(text).T + 2 * near @ values, y)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         schedule.step()
     assert np.abs(ours - task.images).max() > 0.01
     np.testing.assert_allclose(ours, keys.detach().numpy(), atol=2e-5)

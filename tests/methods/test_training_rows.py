@@ -5,13 +5,13 @@ torch = pytest.importorskip("torch", reason="needs the extra clip")
 
 from promptboost.encoders.fake import FakeEncoder  # noqa: E402
 from promptboost.methods.learned_tokens import TrainingRows  # noqa: E402
-from tests.methods.gradient_tools import coloured  # noqa: E402
+from tests.methods.gradient_tools import colored  # noqa: E402
 
 
 @pytest.fixture
 def data():
     encoder = FakeEncoder(dim=8)
-    return TrainingRows.of(coloured(encoder, views=3), encoder, torch.device("cpu"))
+    return TrainingRows.of(colored(encoder, views=3), encoder, torch.device("cpu"))
 
 
 def drawn(data, size, epochs):

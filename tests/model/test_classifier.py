@@ -32,8 +32,8 @@ def ensemble(**fields):
     return PromptEnsemble(tuple(BANKS), (Round("{}", BANKS, 0.0, 0.1),), **fields)
 
 
-def image(colour="red", size=(12, 9)):
-    return Image.new("RGB", size, colour)
+def image(color="red", size=(12, 9)):
+    return Image.new("RGB", size, color)
 
 
 @pytest.fixture
@@ -41,9 +41,9 @@ def classifier():
     return PromptClassifier(ensemble(), "fake:32-0", cache=False)
 
 
-def as_file(folder, colour="red"):
-    path = Path(folder) / f"{colour}.png"
-    image(colour).save(path)
+def as_file(folder, color="red"):
+    path = Path(folder) / f"{color}.png"
+    image(color).save(path)
     return path
 
 
@@ -66,12 +66,12 @@ def test_every_form_of_one_image_gets_the_same_answer(classifier, tmp_path):
 
 def test_many_images_in_every_form(classifier, tmp_path):
     torch = pytest.importorskip("torch")
-    colours = ["red", "lime", "blue", "red"]
-    pixels = np.stack([np.asarray(image(colour)) for colour in colours])
+    colors = ["red", "lime", "blue", "red"]
+    pixels = np.stack([np.asarray(image(color)) for color in colors])
     tensors = torch.from_numpy(pixels).permute(0, 3, 1, 2)
-    paths = [as_file(tmp_path, colour) for colour in colours]
+    paths = [as_file(tmp_path, color) for color in colors]
     forms = [paths, np.array([str(p) for p in paths]), pixels, list(pixels), tensors, list(tensors)]
-    forms += [tensors.float() / 255, (image(colour) for colour in colours), pixels / 255.0]
+    forms += [tensors.float() / 255, (image(color) for color in colors), pixels / 255.0]
     for form in forms:
         assert classifier.predict(form).tolist() == ["fire", "grass", "ice", "fire"]
 
@@ -122,7 +122,7 @@ def test_a_folder_is_no_image(classifier, tmp_path):
 
 def test_tensors_that_cannot_be(classifier):
     torch = pytest.importorskip("torch")
-    with pytest.raises(DataError, match="before it was normalised"):
+    with pytest.raises(DataError, match="before it was normalized"):
         classifier.predict(torch.randn(3, 8, 8) * 3)
     with pytest.raises(DataError, match=r"\(channels, height, width\)"):
         classifier.predict(torch.zeros(8, 8, 3, dtype=torch.uint8))
@@ -147,7 +147,7 @@ def test_top_k_is_predict_proba_in_order(classifier):
 def test_what_is_less_probable_than_asked_for_is_none(encoders, tmp_path):
     ensemble().save(tmp_path / "ensemble.json")
     classifier = load(tmp_path, encoders, cache=False)
-    images = [image(colour) for colour in ("red", "green", "grey", "white")]
+    images = [image(color) for color in ("red", "green", "grey", "white")]
     names, sure = classifier.predict(images), classifier.predict_proba(images).max(axis=1)
     least = float(np.sort(sure)[2])  # which two images do not have
     answers = classifier.predict(images, abstain=least)
@@ -405,11 +405,11 @@ def test_a_head_of_another_encoder_answers_for_no_image(classifier):
         other.predict(image())
 
 
-def test_a_residual_is_learnt_on_every_encoder_of_an_average():
+def test_a_residual_is_learned_on_every_encoder_of_an_average():
     both = PromptClassifier(ensemble(), ["fake:32-0", "fake:16-1"], cache=False)
-    colours = {"fire": ["red", "tomato"], "ice": ["blue", "navy"], "grass": ["green", "lime"]}
-    images = [image(colour) for some in colours.values() for colour in some]
-    labels = [name for name, some in colours.items() for _ in some]
+    colors = {"fire": ["red", "tomato"], "ice": ["blue", "navy"], "grass": ["green", "lime"]}
+    images = [image(color) for some in colors.values() for color in some]
+    labels = [name for name, some in colors.items() for _ in some]
     with pytest.warns(NoPoolWarning, match="the residual is used in full"):
         again = refit(both, images, labels, views=2)
     assert again.predict(images).tolist() == labels

@@ -313,15 +313,17 @@ def test_additions_that_cannot_be(edit, error, message):
         edit(pets())
 
 
-def test_merged_texts_keep_the_encoders_that_all_were_learnt_on():
-    def learnt(scale, other="b"):
+def test_merged_texts_keep_the_encoders_that_all_were_learned_on():
+    def learned(scale, other="b"):
         return pets(encoder_id="a", further_encoders=(EncoderRecord(other, "print", scale, 10.0),))
 
-    merged = learnt(30.0).merge(learnt(20.0))
+    merged = learned(30.0).merge(learned(20.0))
     assert [item.id for item in merged.encoders] == ["a", "b"]
     assert merged.further_encoders[0].logit_scale == 20.0  # of the least sure
-    assert learnt(30.0).merge(learnt(20.0, "c")).further_encoders == ()
-    assert learnt(30.0).add("cat", "a cat asleep").further_encoders == learnt(30.0).further_encoders
+    assert learned(30.0).merge(learned(20.0, "c")).further_encoders == ()
+    assert (
+        learned(30.0).add("cat", "a cat asleep").further_encoders == learned(30.0).further_encoders
+    )
 
 
 def test_no_edit_makes_a_text_that_no_file_can_hold():

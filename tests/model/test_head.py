@@ -110,7 +110,7 @@ def test_scores_are_mean_cosines(head):
     assert head.scores(X).dtype == np.float32
 
 
-def test_decision_function_is_centred_and_has_a_column_per_class(head):
+def test_decision_function_is_centered_and_has_a_column_per_class(head):
     decision = head.decision_function(X)
     np.testing.assert_allclose(decision.sum(axis=1), 0, atol=1e-12)
     z = X @ head.weights.T.astype(np.float64)

@@ -65,7 +65,7 @@ FURTHER = st.lists(
 
 @given(ensembles(prompts=TEXT), TEXT, FURTHER)
 @PATIENT
-def test_a_text_learnt_on_several_encoders_is_of_version_2(ensemble, first, further):
+def test_a_text_learned_on_several_encoders_is_of_version_2(ensemble, first, further):
     several = replace(ensemble, encoder_id=first, further_encoders=further)
     record = json.loads(several.to_json(sample_weights=True))
     assert record["schema_version"] == 2

@@ -31,8 +31,8 @@ def make_scores(residual, seed=0, balance=False):
         rest = rng.integers(-1, 2, head.weights.shape).astype(np.float32)
         head = replace(head, residual=rest, text_scale=4.0)
     if balance:
-        centre = np.array([0.5, 0.25, 0.0, -0.5])
-        head = replace(head, balance=Balance(NAMES, centre, text_lift=0.1, lift=0.2))
+        center = np.array([0.5, 0.25, 0.0, -0.5])
+        head = replace(head, balance=Balance(NAMES, center, text_lift=0.1, lift=0.2))
     images = rng.integers(-2, 3, (60, 4)).astype(np.float32) / 4
     return ensemble, SentenceScores(images, embedded, head)
 

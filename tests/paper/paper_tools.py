@@ -9,7 +9,7 @@ SOURCE, TARGET = "fake:32-0", "fake:32-1"
 METHODS = ("zero-shot", "dclip", "cupl", "proapo", "tpb?rounds=3")
 
 
-def write_task(root, name="colours", seed=0):
+def write_task(root, name="colors", seed=0):
     """Write images and sentences of one data set as --data and --pools find them."""
     write_images(root / "data" / name, count=6, noise=60, seed=seed)
     words = {
@@ -23,7 +23,7 @@ def write_task(root, name="colours", seed=0):
 
 def asked(root, **changes):
     choice = {
-        "datasets": ("colours",),
+        "datasets": ("colors",),
         "shots": (1, 2),
         "seeds": (1, 2),
         "methods": METHODS,

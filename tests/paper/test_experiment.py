@@ -71,14 +71,14 @@ def test_every_plan_runs_and_shares_its_cells(task):
 
 def test_a_table_says_where_zero_shot_is_measured_on_other_images(task):
     request = asked(task, methods=("zero-shot", "tpb?rounds=1"), shots=(1,), seeds=(1,))
-    said = "Without test images of their own: colours."
+    said = "Without test images of their own: colors."
     assert any(line.startswith(said) for line in ran(request, "pez-failure").notes())
-    whole = task / "data" / "colours"
+    whole = task / "data" / "colors"
     for number in range(6):
         split = "test" if number % 2 else "train"
         for file in list(whole.glob(f"[a-z]*/{number}.png")):
             os.renames(file, task / "data" / "split" / split / file.parent.name / file.name)
-    shutil.copy(task / "pools" / "colours.jsonl", task / "pools" / "split.jsonl")
+    shutil.copy(task / "pools" / "colors.jsonl", task / "pools" / "split.jsonl")
     divided = asked(task, methods=("zero-shot", "tpb?rounds=1"), shots=(1,), datasets=("split",))
     assert not any("test images" in line for line in ran(divided, "pez-failure").notes())
 
@@ -99,7 +99,7 @@ def test_parts_are_merged_only_when_all_are_there(task):
     assert not whole.reasons
 
 
-def test_what_is_learnt_by_gradients_is_carried_as_text_or_emulated(task):
+def test_what_is_learned_by_gradients_is_carried_as_text_or_emulated(task):
     pytest.importorskip("torch", reason="needs the extra clip")
     methods = ("zero-shot", "coop?epochs=2", "pez?steps=2&tokens=2")
     request = asked(task, methods=methods, shots=(1,), seeds=(1,))
@@ -146,8 +146,8 @@ def test_a_cell_says_all_that_decides_it(task):
 
 def test_the_accuracy_is_that_of_a_comparison(task):
     sheet = ran(asked(task, methods=("tpb?rounds=3",)), "pez-failure")
-    words = FitConfig(prompts=str(task / "pools" / "colours.jsonl"), views=2)
-    source = str(task / "data" / "colours")
+    words = FitConfig(prompts=str(task / "pools" / "colors.jsonl"), views=2)
+    source = str(task / "data" / "colors")
     found = compare(
         CompareRequest(
             *(source, task / "compared", ("tpb?rounds=3",), (2,), (1, 2), SOURCE, (TARGET,)),
@@ -168,7 +168,7 @@ def test_the_last_round_is_the_whole(task):
 
 def test_a_changed_image_reruns_its_cells_alone(task):
     write_task(task, "others", seed=1)
-    request = asked(task, datasets=("colours", "others"), methods=("zero-shot", "tpb?rounds=2"))
+    request = asked(task, datasets=("colors", "others"), methods=("zero-shot", "tpb?rounds=2"))
     first = ran(request, "pez-failure").measured
     assert first.done == len(first.lines)
     file = next((task / "data" / "others" / "sea").iterdir())
@@ -187,9 +187,9 @@ def test_a_changed_image_reruns_its_cells_alone(task):
 def test_a_changed_pool_or_more_views_rerun(task):
     request = asked(task, methods=("zero-shot", "tpb?rounds=2"))
     ran(request, "pez-failure")
-    text = (task / "pools" / "colours.jsonl").read_text(encoding="utf-8")
+    text = (task / "pools" / "colors.jsonl").read_text(encoding="utf-8")
     assert "fresh green" in text
-    (task / "pools" / "colours.jsonl").write_text(
+    (task / "pools" / "colors.jsonl").write_text(
         text.replace("fresh green", "lush green"), encoding="utf-8"
     )
     changed = ran(request, "pez-failure").measured
@@ -222,7 +222,7 @@ def test_it_goes_on_where_it_was_stopped(task, monkeypatch):
     }
 
 
-def test_a_lost_classifier_is_learnt_again(task):
+def test_a_lost_classifier_is_learned_again(task):
     request = asked(task, methods=("tpb?rounds=2",), transfers=())
     ran(request, "weak-classifiers")
     shutil.rmtree(request.out / "fitted")
@@ -234,7 +234,7 @@ def test_a_lost_classifier_is_learnt_again(task):
 def test_what_is_missing_is_said_and_the_rest_runs(task):
     request = asked(
         task,
-        datasets=("colours", "gone"),
+        datasets=("colors", "gone"),
         methods=("zero-shot", "llmbo", "tpb?rounds=2"),
         transfers=("conse:nowhere",),
     )
@@ -243,7 +243,7 @@ def test_what_is_missing_is_said_and_the_rest_runs(task):
     assert f"there is no data set gone in {task / 'data'}" in reasons
     assert "llmbo needs the name of a language model" in reasons
     there = {key[:2] for key in sheet.measured.lines}
-    assert there == {("colours", "zero-shot"), ("colours", "tpb?rounds=2")}
+    assert there == {("colors", "zero-shot"), ("colors", "tpb?rounds=2")}
     partial = [one for one in sheet.numbers if one.slot.column == "Avg." and one.mean is not None]
     assert partial
     assert all(one.cells < one.of and "gone" in one.why_not for one in partial)
@@ -269,8 +269,8 @@ def test_data_and_sentences_are_found_by_any_name_of_theirs(tmp_path):
 
 
 def test_a_sample_of_a_benchmark_is_not_compared(task):
-    shutil.copytree(task / "data" / "colours", task / "data" / "oxford_pets")
-    shutil.copy(task / "pools" / "colours.jsonl", task / "pools" / "oxford_pets.jsonl")
+    shutil.copytree(task / "data" / "colors", task / "data" / "oxford_pets")
+    shutil.copy(task / "pools" / "colors.jsonl", task / "pools" / "oxford_pets.jsonl")
     request = asked(task, datasets=("oxford_pets",), methods=("zero-shot",))
     sheet = ran(request, "main")
     assert sheet.measured.samples == {"oxford_pets"}

@@ -143,7 +143,7 @@ def line(number, **changes):
         (line(3, source=7), 'line 3, needs "source"'),
         (line(3, sentence=None), 'line 3, needs "sentence"'),
         (line(3, text="\x1b[31m"), r'line 3, has the control character U\+001B in "text"'),
-        (line(3, colour="red"), "line 3, has the unknown field 'colour'; remove it"),
+        (line(3, color="red"), "line 3, has the unknown field 'color'; remove it"),
     ],
 )
 def test_bad_lines_are_named(tmp_path, change, message):

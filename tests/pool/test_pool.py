@@ -135,7 +135,7 @@ def test_the_fingerprint_sees_names_templates_and_which_class_has_what():
         fingerprint(owl=["x"], bat=["y"]),
     ]
     assert len(set(prints)) == len(prints)
-    # A file written today must still be recognised tomorrow, on any machine.
+    # A file written today must still be recognized tomorrow, on any machine.
     assert fingerprint(owl=["x"], bat=["é"]) == "caa644a2325bf343ee8433c81022e389"
 
 

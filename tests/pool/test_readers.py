@@ -41,13 +41,13 @@ def write(path, content):
         ("mine.json", "plain", "mine.json"),
     ],
 )
-def test_the_format_is_recognised(tmp_path, place, kind, name):
+def test_the_format_is_recognized(tmp_path, place, kind, name):
     source = read_source(write(tmp_path / place, {"owl": ["It has large eyes."]}))
     assert (source.kind, source.name) == (kind, name)
     assert source.sentences == {"owl": ("It has large eyes.",)}
 
 
-def test_a_named_format_wins_over_the_recognised_one(tmp_path):
+def test_a_named_format_wins_over_the_recognized_one(tmp_path):
     path = write(tmp_path / "mine.json", {"owl": ["large eyes"]})
     assert read_source(path).texts(["owl"], "owl") == ["large eyes"]
     assert read_source(path, "dclip").texts(["owl"], "owl") == ["owl, which has large eyes."]

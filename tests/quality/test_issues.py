@@ -23,29 +23,29 @@ from tests.run.run_tools import COLOURS, request, write_images, write_sentences
 WRONG = {"leaf/ember-0.png": "ember", "sea/leaf-1.png": "leaf", "ember/sea-2.png": "sea"}
 
 
-def plain_image(colour, rng):
-    pixels = rng.normal(np.array(colour) + rng.normal(0, 12, 3), 40.0, (16, 20, 3))
+def plain_image(color, rng):
+    pixels = rng.normal(np.array(color) + rng.normal(0, 12, 3), 40.0, (16, 20, 3))
     return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
 
 
 @pytest.fixture
-def mislabelled(tmp_path):
+def mislabeled(tmp_path):
     """Clear images, some in the folder of another class; and the same image under two labels."""
     rng = np.random.default_rng(3)
-    for name, colour in COLOURS.items():
+    for name, color in COLOURS.items():
         (tmp_path / "images" / name).mkdir(parents=True)
         for number in range(12):
-            plain_image(colour, rng).save(tmp_path / "images" / name / f"{number}.png")
-    for place, colour in WRONG.items():
-        plain_image(COLOURS[colour], rng).save(tmp_path / "images" / place)
+            plain_image(color, rng).save(tmp_path / "images" / name / f"{number}.png")
+    for place, color in WRONG.items():
+        plain_image(COLOURS[color], rng).save(tmp_path / "images" / place)
     shutil.copy(tmp_path / "images/sea/0.png", tmp_path / "images/night/copy.png")
     write_sentences(tmp_path / "sentences.json")
     fit_run(**request(tmp_path, shots=6))
     return tmp_path
 
 
-def test_wrong_labels_and_copies_are_found(mislabelled):
-    issues = find_issues(mislabelled / "run")
+def test_wrong_labels_and_copies_are_found(mislabeled):
+    issues = find_issues(mislabeled / "run")
     labels = {item.image: item for item in issues.of_kind("label")}
     assert set(WRONG) <= set(labels)
     assert issues.to_look_at["label"] == len(labels) <= 8
@@ -57,32 +57,32 @@ def test_wrong_labels_and_copies_are_found(mislabelled):
     (pair,) = issues.of_kind("two-labels")
     assert {pair.image, pair.other} == {"sea/0.png", "night/copy.png"}
     assert (pair.suggested, pair.score) == ("sea", 1.0)
-    assert issues.learnt_images == 24
+    assert issues.learned_images == 24
     assert issues.held_out_images == 52 - 24
-    assert {item.split for item in issues.findings} <= {"learnt", "held-out"}
+    assert {item.split for item in issues.findings} <= {"learned", "held-out"}
     scores = [item.score for item in issues.of_kind("label")]
     assert scores == sorted(scores, reverse=True)
     assert [item.kind for item in issues.first(1)].count("label") == 1
 
 
-def test_a_wrong_label_that_was_learnt_is_not_excused(mislabelled):
-    fit_run(**request(mislabelled, "all", shots=None))
-    issues = find_issues(mislabelled / "all")
+def test_a_wrong_label_that_was_learned_is_not_excused(mislabeled):
+    fit_run(**request(mislabeled, "all", shots=None))
+    issues = find_issues(mislabeled / "all")
     assert issues.held_out_images == 0
     assert set(WRONG) <= {item.image for item in issues.of_kind("label")}
-    assert {item.split for item in issues.findings} == {"learnt"}
+    assert {item.split for item in issues.findings} == {"learned"}
 
 
-def test_the_same_twice_and_nothing_is_written(mislabelled):
-    before = sorted(file.name for file in (mislabelled / "run").iterdir())
-    first = find_issues(mislabelled / "run")
-    assert find_issues(mislabelled / "run") == first
-    assert sorted(file.name for file in (mislabelled / "run").iterdir()) == before
+def test_the_same_twice_and_nothing_is_written(mislabeled):
+    before = sorted(file.name for file in (mislabeled / "run").iterdir())
+    first = find_issues(mislabeled / "run")
+    assert find_issues(mislabeled / "run") == first
+    assert sorted(file.name for file in (mislabeled / "run").iterdir()) == before
 
 
-def test_sentences_that_are_gone_are_done_without(mislabelled):
-    (mislabelled / "sentences.json").unlink()
-    issues = find_issues(mislabelled / "run")
+def test_sentences_that_are_gone_are_done_without(mislabeled):
+    (mislabeled / "sentences.json").unlink()
+    issues = find_issues(mislabeled / "run")
     assert set(WRONG) <= {item.image for item in issues.of_kind("label")}
 
 
@@ -95,22 +95,22 @@ def test_one_image_of_each_class_is_judged_by_the_words_alone(tmp_path):
     assert summary_line(issues).endswith("each judged by the words alone: no class has two")
 
 
-def test_images_that_are_gone_moved_or_changed(mislabelled):
-    run, images = mislabelled / "run", mislabelled / "images"
-    images.rename(mislabelled / "moved")
+def test_images_that_are_gone_moved_or_changed(mislabeled):
+    run, images = mislabeled / "run", mislabeled / "images"
+    images.rename(mislabeled / "moved")
     with pytest.raises(RunError, match=r"cannot be read: .* issues .*run DATA"):
         find_issues(run)
-    moved = find_issues(run, str(mislabelled / "moved"))
+    moved = find_issues(run, str(mislabeled / "moved"))
     assert set(WRONG) <= {item.image for item in moved.of_kind("label")}
-    (mislabelled / "moved").rename(images)
+    (mislabeled / "moved").rename(images)
     for image in (images / "sea").glob("?.png"):
         image.unlink()
-    with pytest.raises(RunError, match=r"not those that the run in .* learnt from.*fit again"):
+    with pytest.raises(RunError, match=r"not those that the run in .* learned from.*fit again"):
         find_issues(run)
 
 
-def test_the_report_shows_them(mislabelled):
-    run = mislabelled / "run"
+def test_the_report_shows_them(mislabeled):
+    run = mislabeled / "run"
     page = Page((run / "report.html").read_text(encoding="utf-8"))
     assert "promptboost issues run" in page.text("issues")
     inspected = inspect_issues(run)
@@ -125,12 +125,12 @@ def test_the_report_shows_them(mislabelled):
     assert {
         item["image"] for item in json.loads((run / "metrics.json").read_text())["hardest"]
     } <= set(json.loads((run / "thumbnails.json").read_text()))
-    fit_run(**request(mislabelled, overwrite=True, shots=6))
+    fit_run(**request(mislabeled, overwrite=True, shots=6))
     assert not (run / "issues.json").exists()
 
 
-def test_words_of_strangers_are_escaped_on_the_page(mislabelled):
-    run = mislabelled / "run"
+def test_words_of_strangers_are_escaped_on_the_page(mislabeled):
+    run = mislabeled / "run"
     issues = find_issues(run)
     evil = "<script>alert(1)</script>\u202e"
     item = msgspec.structs.replace(
@@ -148,13 +148,13 @@ def test_words_of_strangers_are_escaped_on_the_page(mislabelled):
     [
         ("[]", "schema_version"),
         ('{"schema_version": 2}', "schema_version"),
-        ('{"schema_version": 1}', "learnt_images"),
+        ('{"schema_version": 1}', "learned_images"),
         ("{", "issues.json"),
     ],
 )
-def test_a_file_that_is_damaged_is_named(mislabelled, content, message):
-    file = mislabelled / "run" / "issues.json"
+def test_a_file_that_is_damaged_is_named(mislabeled, content, message):
+    file = mislabeled / "run" / "issues.json"
     file.write_text(content)
     with pytest.raises(FileFormatError, match=message) as caught:
-        write_report(mislabelled / "run")
+        write_report(mislabeled / "run")
     assert "issues.json" in str(caught.value)

@@ -153,9 +153,9 @@ def test_the_only_image_of_a_class_is_judged_by_words_alone():
     logits = np.log(chances)
     by_words = X.astype(np.float64) @ words.T
     spread = logits - logits.mean(axis=1, keepdims=True)
-    centred = by_words - by_words.mean(axis=1, keepdims=True)
-    factor = (spread * centred).sum() / (centred**2).sum()
-    assert spread == pytest.approx(factor * centred, rel=1e-3, abs=1e-3)
+    centered = by_words - by_words.mean(axis=1, keepdims=True)
+    factor = (spread * centered).sum() / (centered**2).sum()
+    assert spread == pytest.approx(factor * centered, rel=1e-3, abs=1e-3)
     with pytest.raises(SettingError, match="one for each image"):
         set_aside_logits(X[:, None], labels, words, [0])
 

@@ -45,8 +45,8 @@ numpy = "2.4.0"
 """
 
 
-def thumbnail(colour, text=""):
-    image = Image.new("RGB", (96, 72), colour)
+def thumbnail(color, text=""):
+    image = Image.new("RGB", (96, 72), color)
     ImageDraw.Draw(image).text((8, 8), text, fill="white")
     stream = io.BytesIO()
     image.save(stream, "JPEG", quality=60)
@@ -211,8 +211,8 @@ def _hardest(ensemble, truth, guess, ids):
 def thumbnails_for(metrics):
     shown = {item["image"] for item in metrics["hardest"]}
     shown |= {image for pair in metrics["confusions"] for image in pair["images"]}
-    colours = ["teal", "maroon", "navy", "olive", "purple"]
-    return {p: thumbnail(colours[i % 5], p[:10]) for i, p in enumerate(sorted(shown))}
+    colors = ["teal", "maroon", "navy", "olive", "purple"]
+    return {p: thumbnail(colors[i % 5], p[:10]) for i, p in enumerate(sorted(shown))}
 
 
 def write_run(folder, ensemble, metrics, thumbnails=None, toml=RUN_TOML):

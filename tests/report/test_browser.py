@@ -128,13 +128,13 @@ def test_how_sure_it_is_can_be_seen(fit, tmp_path, width):
         .filter(b => b.width > 200 && b.width < 500 && b.height > 200).length,
       beside: new Set([...document.querySelectorAll("#certainty svg.plot")]
         .map(e => Math.round(e.getBoundingClientRect().top))).size === 1,
-      colours: ["circle.main", "line.span", "rect.count"]
+      colors: ["circle.main", "line.span", "rect.count"]
         .filter(q => { const s = getComputedStyle(document.querySelector("#certainty " + q));
                        return s.fill === "rgb(0, 0, 0)" && s.stroke === "none"; }),
       wider: document.documentElement.scrollWidth > innerWidth }"""
     found = measured(write_report(run), tmp_path, seen, (width, 900))
     beside = "true" if width > 620 else "false"
-    assert found == f'{{"plots":2,"beside":{beside},"colours":[],"wider":false}}'
+    assert found == f'{{"plots":2,"beside":{beside},"colors":[],"wider":false}}'
 
 
 def test_light_and_dark(emoji_run, tmp_path):
@@ -147,10 +147,10 @@ def test_light_and_dark(emoji_run, tmp_path):
         assert len(image.getcolors(1 << 20)) > 50  # text, bars and rules were drawn
 
 
-def test_colours_have_contrast(emoji_run):
+def test_colors_have_contrast(emoji_run):
     text = write_report(emoji_run).read_text(encoding="utf-8")
     for scheme in re.findall(r":root \{(.*?)\}", text, flags=re.S):
-        colour = dict(re.findall(r"--([\w-]+): (#\w{6})", scheme))
+        color = dict(re.findall(r"--([\w-]+): (#\w{6})", scheme))
         for front, back in [
             ("ink", "paper"),
             ("soft", "paper"),
@@ -159,8 +159,8 @@ def test_colours_have_contrast(emoji_run):
             ("ink", "track"),
             ("on-accent", "accent"),
         ]:
-            assert contrast(colour[front], colour[back]) >= 4.5, (front, back)
-        assert contrast(colour["grey"], colour["track"]) >= 2
+            assert contrast(color[front], color[back]) >= 4.5, (front, back)
+        assert contrast(color["grey"], color["track"]) >= 2
 
 
 def contrast(one, other):
@@ -168,7 +168,7 @@ def contrast(one, other):
     return (high + 0.05) / (low + 0.05)
 
 
-def luminance(colour):
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+def luminance(color):
+    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
     return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]

@@ -52,13 +52,13 @@ def test_tables_have_even_rows(card):
         assert len({line.count("|") for line in block.splitlines()}) == 1
 
 
-def test_a_residual_that_was_learnt_elsewhere_stands_apart_from_the_text(card, fit, tmp_path):
+def test_a_residual_that_was_learned_elsewhere_stands_apart_from_the_text(card, fit, tmp_path):
     assert "text alone" not in section(card, "Results")
     metrics = copy.deepcopy(fit[1])
     metrics["transfers"][0]["accuracy"] |= {"text": 0.511, "promptboost": 0.877}
     moved = written(fit, tmp_path, metrics)
     assert "| 51.1 % | 87.7 % |" in moved
-    assert "boosted is with a residual, which was learnt there" in moved
+    assert "boosted is with a residual, which was learned there" in moved
     test_tables_have_even_rows(moved)
     page = Page(write_report(tmp_path / "run").read_text(encoding="utf-8")).text("transfer")
     assert "text alone" in page

@@ -122,7 +122,7 @@ def test_transfer(run, record):
     answer = answers(run, record)["PB007"]
     assert answer.outcome == "found"
     assert answer.type_next.endswith("--encoder 'fake:64-1; ls'")
-    # A residual that was learnt there does not hide that the sentences gained nothing.
+    # A residual that was learned there does not hide that the sentences gained nothing.
     record["transfers"][0]["accuracy"] |= {"text": 0.4, "promptboost": 0.9}
     assert answers(run, record)["PB007"].outcome == "found"
     record["transfers"] = []
@@ -163,14 +163,14 @@ def test_suspected_labels(run):
     assert answers(run, ensemble=tell([weak()]))["PB012"].outcome == "not applicable"
 
 
-def test_after_one_round_labels_are_suspected_by_what_is_not_recognised(run, record):
+def test_after_one_round_labels_are_suspected_by_what_is_not_recognized(run, record):
     one = tell([weak()], sample_weights={"a": 0.5, "b": 0.5})
     right = {"image": "a", "label": "cat", "predicted": "cat", "weight": 0.5}
     wrong = right | {"image": "b", "predicted": "dog"}
     boosted = next(row for row in record["methods"] if row["name"] == "promptboost")
     record["hardest"], boosted["learn_accuracy"] = [right, wrong], 0.9
     answer = answers(run, record, one)["PB012"]
-    assert answer.details == ("b: labelled cat, taken for dog",)
+    assert answer.details == ("b: labeled cat, taken for dog",)
     assert answer.summary == "1 of the 2 hardest learning images: taken for another class."
     boosted["learn_accuracy"] = 0.6
     assert answers(run, record, one)["PB012"].outcome == "not applicable"

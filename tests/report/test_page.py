@@ -54,7 +54,7 @@ def test_comparison_has_every_method_with_its_accuracy(page, fit):
 def test_headline_is_the_boosted_accuracy_and_its_gain(page, fit):
     zero, boosted = (method(fit[1], name)["accuracy"] for name in ("zero-shot", "promptboost"))
     text = page.text()
-    assert f"{percent_of(boosted)} of 96 held-out images recognised" in text
+    assert f"{percent_of(boosted)} of 96 held-out images recognized" in text
     assert f"{100 * (boosted - zero):+.1f} points over zero-shot" in text
 
 
@@ -88,7 +88,7 @@ def test_every_round_has_its_template(page, fit):
         assert item.template in page.text("curve")
 
 
-def test_classes_are_sorted_from_least_recognised(page, fit):
+def test_classes_are_sorted_from_least_recognized(page, fit):
     text = page.text("classes")
     rows = sorted(fit[1]["per_class"], key=lambda row: row["accuracy"]["promptboost"])
     least = rows[0]["accuracy"]
@@ -116,11 +116,11 @@ def test_hardest_are_multiples_of_the_average(page, fit):
     assert f"{worst['weight'] * 32:.1f} ×" in page.text("hardest")
 
 
-def test_light_images_are_hard_only_if_not_recognised(fit, tmp_path):
+def test_light_images_are_hard_only_if_not_recognized(fit, tmp_path):
     light = {"image": "a.png", "label": "bird", "predicted": "bird", "weight": 1 / 64}
     text = changed(fit, tmp_path, hardest=[light]).text("hardest")
     assert "a.png" not in text
-    assert "The hardest learning images are recognised" in text
+    assert "The hardest learning images are recognized" in text
     text = changed(fit, tmp_path, hardest=[light | {"predicted": "fish"}]).text("hardest")
     assert "0.5 × bird taken for fish a.png" in text
     lightest = light | {"predicted": "fish", "weight": 1e-9}
@@ -137,7 +137,7 @@ def test_words_do_not_run_into_each_other(fit, tmp_path):
     }
     run = write_run(tmp_path / "run", fit[0], copy.deepcopy(fit[1]) | {"hardest": [hard]})
     html = write_report(run).read_text(encoding="utf-8")
-    assert '<span class="soft">recognised</span> <span class="soft">· 25' in html
+    assert '<span class="soft">recognized</span> <span class="soft">· 25' in html
     assert '<td class="num copies one">1</td>' in html  # "1 copy" on a small screen
 
 

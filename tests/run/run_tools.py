@@ -1,4 +1,4 @@
-"""A small task for the fake encoder: colours behind noise, and sentences that name them."""
+"""A small task for the fake encoder: colors behind noise, and sentences that name them."""
 
 import json
 import os
@@ -37,10 +37,10 @@ SENTENCES = {
 
 def write_images(root: Path, count: int = 8, noise: float = 110.0, seed: int = 0) -> Path:
     rng = np.random.default_rng(seed)
-    for name, colour in COLOURS.items():
+    for name, color in COLOURS.items():
         (root / name).mkdir(parents=True)
         for number in range(count):
-            middle = np.array(colour) + rng.normal(0, 45, 3)
+            middle = np.array(color) + rng.normal(0, 45, 3)
             pixels = rng.normal(middle, noise, (16, 20, 3))
             image = Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
             image.save(root / name / f"{number}.png")

@@ -239,7 +239,7 @@ def test_issues_and_transfer_know_classes_by_their_new_names(fitted):
     ]
     edit_run(fitted / "run", changes, fitted / "edited", **quiet())
     issues = find_issues(fitted / "edited", limit=50)
-    assert (issues.learnt_images, issues.held_out_images) == (12, 12)
+    assert (issues.learned_images, issues.held_out_images) == (12, 12)
     assert {item.label for item in issues.findings} == {"ember", "grass=green", "sea"}
     moved = transfer_run(fitted / "edited", "fake:32-1")
     assert (moved["images"], moved["note"]) == (12, "")
@@ -266,8 +266,8 @@ def test_images_that_are_gone_can_be_named_as_the_error_says(fitted):
 
 
 def test_a_third_is_kept_back_by_what_is_in_the_images():
-    colours = [Image.new("RGB", (4, 4), (number, 9, 9)) for number in range(200)]
-    images = [LabeledImage(str(i), "ab"[i % 2], colour) for i, colour in enumerate(colours)]
+    colors = [Image.new("RGB", (4, 4), (number, 9, 9)) for number in range(200)]
+    images = [LabeledImage(str(i), "ab"[i % 2], color) for i, color in enumerate(colors)]
     data = Dataset.of(images)
     shown, kept = (
         {image.id for image in shown_part(data, final=final).images} for final in (False, True)

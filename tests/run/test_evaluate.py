@@ -21,23 +21,23 @@ def test_other_images(fitted):
     assert figures(found)["promptboost"] == pytest.approx(1 - wrong / 12)
 
 
-def test_some_classes_are_enough_and_images_learnt_from_are_counted(fitted):
+def test_some_classes_are_enough_and_images_learned_from_are_counted(fitted):
     shutil.rmtree(fitted / "images/sea")
     found = evaluate_run(fitted / "run", str(fitted / "images"))
     assert found["images"] == 24
-    assert found["learnt_from"] == 12
+    assert found["learned_from"] == 12
     assert {row["class"]: row["count"] for row in found["per_class"]}["sea"] == 0
 
 
-def test_images_learnt_from_are_known_by_content_or_not_at_all(fitted):
+def test_images_learned_from_are_known_by_content_or_not_at_all(fitted):
     (fitted / "images").rename(fitted / "moved")
     for file in (fitted / "moved").rglob("*.png"):
         file.rename(file.with_name(f"renamed-{file.name}"))
     write_images(fitted / "new", seed=9)  # other images by the same names
-    assert evaluate_run(fitted / "run", str(fitted / "moved"))["learnt_from"] == 16
-    assert evaluate_run(fitted / "run", str(fitted / "new"))["learnt_from"] == 0
+    assert evaluate_run(fitted / "run", str(fitted / "moved"))["learned_from"] == 16
+    assert evaluate_run(fitted / "run", str(fitted / "new"))["learned_from"] == 0
     (fitted / "run/metrics.json").unlink()
-    assert evaluate_run(fitted / "run", str(fitted / "new"))["learnt_from"] is None
+    assert evaluate_run(fitted / "run", str(fitted / "new"))["learned_from"] is None
 
 
 def test_a_split_called_test_is_what_is_measured(fitted):

@@ -289,7 +289,7 @@ def test_overwrite_replaces_the_run_and_its_other_heads(fitted):
     assert not (fitted / "run" / "head-other.safetensors").exists()
 
 
-def test_without_held_out_images_figures_are_about_the_learnt_ones(task):
+def test_without_held_out_images_figures_are_about_the_learned_ones(task):
     said = []
     metrics = fit_run(**request(task, shots=None), say=said.append)
     [remark] = [line for line in said if "no image is held out" in line]

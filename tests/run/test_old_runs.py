@@ -115,7 +115,7 @@ def test_show_report_evaluate_and_transfer(capsys, old, run):
     assert (old / run / "report.html").exists()
     assert not read_run(run).is_edited
     measured = call(capsys, "evaluate", run, "images", "--json").json
-    for key in ("images", "learnt_from", "methods", "per_class"):
+    for key in ("images", "learned_from", "methods", "per_class"):
         assert holds(measured[key], ANSWERS[run]["evaluate"][key])
     moved = call(capsys, "transfer", run, "--encoder", "fake:16-1", "--json")
     for key in ("accuracy", "images"):

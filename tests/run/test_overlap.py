@@ -64,9 +64,9 @@ def test_what_is_a_copy_of_what(task):
     }
     assert int(found.leaked.sum()) == 3
     mixed = overlap.contradictions
-    assert (mixed.images, mixed.learnt, len(mixed.first)) == (2, 1, 1)
+    assert (mixed.images, mixed.learned, len(mixed.first)) == (2, 1, 1)
     assert (mixed.first[0].label, mixed.first[0].of_label) == ("night", "leaf")
-    assert (overlap.repeats.images, overlap.repeats.learnt) == (2, 0)
+    assert (overlap.repeats.images, overlap.repeats.learned) == (2, 0)
     assert [copy.image for copy in overlap.repeats.first] == ["test/ember/again.png"]
     assert len(overlap.lines()) == 3
 
@@ -89,7 +89,7 @@ def test_nothing_is_said_of_images_that_are_all_different(tmp_path):
     assert not found.leaked.any()
 
 
-def test_accuracy_without_the_images_that_were_learnt_from():
+def test_accuracy_without_the_images_that_were_learned_from():
     labels, leaked = np.array([0, 1, 1, 0]), np.array([True, True, False, False])
     guesses = Guesses("x", "x", np.array([0, 1, 0, 0]))
     assert guesses.result(labels, leaked=leaked).unseen_accuracy == 0.5
@@ -101,7 +101,7 @@ def test_accuracy_without_the_images_that_were_learnt_from():
 def test_a_fit_tells_it_in_its_words_its_files_and_its_pages(task):
     said = []
     results = fit(task, said)
-    assert any(line.startswith("3 held-out images were learnt from (2 byte") for line in said)
+    assert any(line.startswith("3 held-out images were learned from (2 byte") for line in said)
     assert any("test/night/[wrong].png (night) = train/leaf/2.png (leaf)" in line for line in said)
     ours = results.method(OURS)
     right = round(ours.accuracy * 20)
@@ -111,11 +111,11 @@ def test_a_fit_tells_it_in_its_words_its_files_and_its_pages(task):
     assert read.record()["overlap"]["leaks"]["images"] == 3
     checks = {check.rule.code: check.answer for check in run_checks(read_run(task / "run"))}
     assert [checks[code].outcome for code in ("PB014", "PB015", "PB016")] == ["found"] * 3
-    assert "without the 3 held-out images that were learnt from" in checks["PB014"].summary
+    assert "without the 3 held-out images that were learned from" in checks["PB014"].summary
     page = (task / "run/report.html").read_text(encoding="utf-8")
     card = (task / "run/README.md").read_text(encoding="utf-8")
     for text in (page, card):
-        assert "without the 3 held-out images that were learnt from" in text
+        assert "without the 3 held-out images that were learned from" in text
     assert "test/night/\\[wrong\\].png" in card
 
 
@@ -142,12 +142,12 @@ def test_evaluate_knows_an_image_saved_anew_while_its_original_is_there(task):
     scene(0).resize((90, 60)).save(new / "mine.jpg")
     Image.effect_noise((40, 30), 90).save(new / "other.png")
     found = evaluate_run(task / "run", str(task / "new"))
-    assert found["learnt_from"] == found["overlap"]["leaks"]["images"] == 1
+    assert found["learned_from"] == found["overlap"]["leaks"]["images"] == 1
     assert found["overlap"]["leaks"]["first"][0]["of"] == "train/sea/scene.png"
-    assert found["remarks"][0].startswith("the run learnt from 1 of these images")
+    assert found["remarks"][0].startswith("the run learned from 1 of these images")
     assert found["methods"][0]["unseen_accuracy"] is not None
     (task / "images").rename(task / "gone")
-    assert evaluate_run(task / "run", str(task / "new"))["learnt_from"] == 0
+    assert evaluate_run(task / "run", str(task / "new"))["learned_from"] == 0
 
 
 def test_a_comparison_tells_it_of_each_draw(task):

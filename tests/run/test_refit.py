@@ -1,4 +1,4 @@
-"""A run whose text was edited: what is learnt again, what stays, and what is said."""
+"""A run whose text was edited: what is learned again, what stays, and what is said."""
 
 import json
 import shutil
@@ -45,7 +45,7 @@ def edit(run, change):
     return file.read_bytes()
 
 
-def test_an_unedited_run_is_learnt_as_it_was(run):
+def test_an_unedited_run_is_learned_as_it_was(run):
     files = ["ensemble.json", head_file(ENCODER), RESIDUAL_FILE, "predictions.csv", "weights.json"]
     before = {name: (run / name).read_bytes() for name in files}
     figures = RunFolder(run).results
@@ -57,7 +57,7 @@ def test_an_unedited_run_is_learnt_as_it_was(run):
 
 
 def test_a_class_that_was_renamed_keeps_its_sentences_and_what_they_are_worth(task, tmp_path):
-    sentences = {name: [f"all of {name}", f"the colour of {name}"] for name in COLOURS}
+    sentences = {name: [f"all of {name}", f"the color of {name}"] for name in COLOURS}
     (tmp_path / "sentences.json").write_text(json.dumps(sentences))
     before = fit_run(**request(task, prompts=str(tmp_path / "sentences.json"), **OPTIONS))
     changes = [Change(kind="rename-class", class_name="sea", to="ocean")]
@@ -70,7 +70,7 @@ def test_a_class_that_was_renamed_keeps_its_sentences_and_what_they_are_worth(ta
     assert results.residual.penalty == before.residual.penalty
 
 
-def test_edited_words_stay_and_the_rest_is_learnt_again(run, tmp_path, caplog):
+def test_edited_words_stay_and_the_rest_is_learned_again(run, tmp_path, caplog):
     before = promptboost.load(run).head
     text = edit(run, lambda ensemble: ensemble.add("sea", "a green leaf", copies=9))
     hint = f"fitted beside other words; to learn it again, type: promptboost refit {run}\n"
@@ -113,16 +113,16 @@ def test_classes_may_come_without_images_and_go(task, run):
     assert {row.class_name: row.count for row in results.per_class}["fog"] == 0
 
 
-def test_images_of_a_new_class_are_learnt_from(task, run):
+def test_images_of_a_new_class_are_learned_from(task, run):
     edit(run, lambda ensemble: ensemble.add_class("fog", ["grey light"]))
-    learnt = set(RunFolder(run).results.task.learn_digests)
+    learned = set(RunFolder(run).results.task.learn_digests)
     shutil.copytree(task / "images/sea", task / "images/fog")
     for number, image in enumerate(sorted((task / "images/fog").iterdir())):
         image.write_bytes((task / "images/night" / f"{number}.png").read_bytes() + b" ")
     results, said = refit(run)
     assert "not those of the fit, but 20 images" in said
     assert promptboost.load(run).head.residual[-1].any()
-    assert learnt < set(results.task.learn_digests)  # what the words have seen is not forgotten
+    assert learned < set(results.task.learn_digests)  # what the words have seen is not forgotten
 
 
 def test_images_that_are_gone_are_named(task, run):

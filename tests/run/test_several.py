@@ -24,7 +24,7 @@ A, B = "fake:32-0", "fake:16-1"  # of different width, with different rows
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    """A run that was learnt on two encoders."""
+    """A run that was learned on two encoders."""
     from tests.run.run_tools import write_images, write_sentences
 
     root = tmp_path_factory.mktemp("both")
@@ -55,7 +55,7 @@ def test_there_is_a_head_and_a_figure_for_each(both):
     heads = [Head.load(run.head_path(name)) for name in (A, B)]
     assert [head.dim for head in heads] == [32, 16]
     (other,) = results.transfers
-    assert (other.encoder, other.learnt_on) == (B, True)
+    assert (other.encoder, other.learned_on) == (B, True)
     task = {path.stem: path for path in (both / "images").rglob("*.png")}
     assert task
     classifier = load(both / "run", B, cache=False)
@@ -71,8 +71,8 @@ def test_there_is_a_head_and_a_figure_for_each(both):
         for row in rows
     ]
     assert results.method(AVERAGED).accuracy == np.mean(right)
-    assert "learnt on too" in (both / "run/report.html").read_text()
-    assert "learnt on too" in (both / "run/README.md").read_text()
+    assert "learned on too" in (both / "run/report.html").read_text()
+    assert "learned on too" in (both / "run/README.md").read_text()
 
 
 def test_each_encoder_has_a_residual_of_its_own(both):
@@ -87,7 +87,7 @@ def test_each_encoder_has_a_residual_of_its_own(both):
         assert np.abs(answers[0] - answers[1]).max() > 0.01
 
 
-def test_it_is_learnt_on_both(both, tmp_path):
+def test_it_is_learned_on_both(both, tmp_path):
     """The text is neither that of the first alone nor that of the second."""
     texts = {
         name: fit_run(**request(both, f"run-{name[5:7]}", encoder=name)).ensemble_fingerprint
@@ -131,7 +131,7 @@ def test_a_transfer_to_one_of_them_says_so(both):
     transfer_run(both / "run", B)
     transfer_run(both / "run", "fake:8-3")
     moved = RunFolder(both / "run").results.transfers
-    assert [(item.encoder, item.learnt_on) for item in moved] == [(B, True), ("fake:8-3", False)]
+    assert [(item.encoder, item.learned_on) for item in moved] == [(B, True), ("fake:8-3", False)]
 
 
 # --- the command line ------------------------------------------------------------------------------
@@ -143,10 +143,10 @@ def test_the_command_line(capsys, task):
     )
     assert answer.code == 0, answer.err
     assert [item["encoder"] for item in answer.json["transfers"]] == [B]
-    assert answer.json["transfers"][0]["learnt_on"] is True
+    assert answer.json["transfers"][0]["learned_on"] is True
     settings = tomllib.loads((task / "run/run.toml").read_text())["fit"]
     assert settings["encoder"] == [A, B]
-    assert f"learnt on {A} and {B}" in call(capsys, "show", task / "run").out
+    assert f"learned on {A} and {B}" in call(capsys, "show", task / "run").out
 
     image = task / "images/sea/0.png"
 
@@ -190,7 +190,7 @@ def test_an_evaluation_sees_with_one_or_with_all(capsys, both):
 
 def test_a_summary_for_people(capsys, task):
     answer = call(capsys, "fit", task / "images", "-o", task / "run", *FIT, "--encoder", B)
-    assert "learnt on too" in answer.out
+    assert "learned on too" in answer.out
     assert f"above: on {A}" in answer.out
     assert "average of 2 encoders" in answer.out
 
@@ -239,12 +239,12 @@ def test_the_estimator_learns_what_the_command_line_does(both):
         row.split(",")[0] for row in (both / "run/predictions.csv").read_text().splitlines()[1:]
     }
     files, labels = images_of(both)
-    learnt = [
+    learned = [
         (file, label)
         for file, label in zip(files, labels, strict=True)
         if str(file.relative_to(both / "images")) not in held_out
     ]
-    assert len(learnt) == results.task.learn_images
+    assert len(learned) == results.task.learn_images
     estimator = PromptBoostClassifier(
         [A, B],
         SENTENCES,
@@ -253,7 +253,7 @@ def test_the_estimator_learns_what_the_command_line_does(both):
         settings={"views_per_round": 2},
         random_state=0,
         cache=False,
-    ).fit(*zip(*learnt, strict=True))
+    ).fit(*zip(*learned, strict=True))
     assert [item.banks for item in estimator.ensemble_.rounds] == [
         item.banks for item in ensemble.rounds
     ]
@@ -262,7 +262,7 @@ def test_the_estimator_learns_what_the_command_line_does(both):
     first = load(both / "run", A, cache=False).predict_proba(files)
     by_name = [sorted(ensemble.class_names).index(name) for name in ensemble.class_names]
     np.testing.assert_allclose(estimator.predict_proba(files)[:, by_name], first, atol=1e-6)
-    # The text moves; what it leaves over was learnt beside each encoder of the run.
+    # The text moves; what it leaves over was learned beside each encoder of the run.
     second = load(both / "run", B, cache=False, text_only=True).predict_proba(files)
     moved = estimator.transfer(B)
     np.testing.assert_allclose(moved.predict_proba(files)[:, by_name], second, atol=1e-6)
@@ -301,7 +301,7 @@ def test_an_estimator_may_answer_with_the_average(both, tmp_path):
 
 
 def test_what_an_estimator_refuses():
-    images = [Image.new("RGB", (8, 8), colour) for colour in ("red", "tomato", "blue", "navy")]
+    images = [Image.new("RGB", (8, 8), color) for color in ("red", "tomato", "blue", "navy")]
     y = ["fire", "fire", "ice", "ice"]
     with pytest.raises(DataError, match="of one encoder: give images"):
         PromptBoostClassifier([A, B], cache=False).fit(np.eye(4), y)

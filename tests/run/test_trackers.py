@@ -75,10 +75,10 @@ def test_mlflow_has_settings_figures_and_files(task, monkeypatch):
     )  # its store of plain files, which needs no database
     mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
     address = (task / "mlruns").as_uri()
-    results, said = fit(task, MLflowTracker("colours", address), rounds=2)
+    results, said = fit(task, MLflowTracker("colors", address), rounds=2)
     assert said == [] or not any("MLflow" in line for line in said)
     client = mlflow.MlflowClient(address)
-    experiment = client.get_experiment_by_name("colours")
+    experiment = client.get_experiment_by_name("colors")
     (run,) = client.search_runs([experiment.experiment_id])
     assert run.info.status == "FINISHED"
     assert run.data.params["encoder"] == "fake:32-0"

@@ -70,25 +70,25 @@ def test_other_images_are_all_held_out(fitted):
     assert found["left_out"] == 0
 
 
-def test_images_learnt_from_are_left_out_whatever_their_names(fitted):
+def test_images_learned_from_are_left_out_whatever_their_names(fitted):
     write_images(fitted / "new", count=3, seed=9)
-    learnt = json.loads((fitted / "run/metrics.json").read_text())["hardest"][:2]
-    for number, item in enumerate(learnt):
+    learned = json.loads((fitted / "run/metrics.json").read_text())["hardest"][:2]
+    for number, item in enumerate(learned):
         source = fitted / "images" / item["image"]
         shutil.copy(source, fitted / "new" / item["label"] / f"renamed-{number}.png")
     found = transfer_run(fitted / "run", OTHER, str(fitted / "new"))
     assert (found["images"], found["left_out"]) == (12, 2)
-    assert "left out, as the run learnt from them: 2" in found["note"]
+    assert "left out, as the run learned from them: 2" in found["note"]
     assert transfers(fitted)[0]["note"] == found["note"]
 
 
-def test_an_older_run_does_not_say_what_it_learnt_from(fitted):
+def test_an_older_run_does_not_say_what_it_learned_from(fitted):
     metrics = json.loads((fitted / "run/metrics.json").read_text())
     del metrics["task"]["learn_digests"]
     (fitted / "run/metrics.json").write_text(json.dumps(metrics))
     write_images(fitted / "new", count=3, seed=9)
     found = transfer_run(fitted / "run", OTHER, str(fitted / "new"))
-    assert found["images_are"] == "perhaps learnt from"
+    assert found["images_are"] == "perhaps learned from"
 
 
 def test_figures_are_kept_when_nothing_can_be_measured(fitted):

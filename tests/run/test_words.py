@@ -1,4 +1,4 @@
-"""Text and residual in a run: what is learnt, kept, moved, left out, and never believed."""
+"""Text and residual in a run: what is learned, kept, moved, left out, and never believed."""
 
 import csv
 import json
@@ -125,7 +125,7 @@ def test_a_saved_classifier_keeps_its_residual(run, tmp_path):
 
 
 def test_nothing_is_saved_over_a_run(run):
-    """It would be measured on what the run held out, which it may have learnt from."""
+    """It would be measured on what the run held out, which it may have learned from."""
     before = {file.name: file.read_bytes() for file in run.iterdir()}
     with pytest.raises(
         RunError, match=r"holds a run of promptboost fit.*: save it into another folder"
@@ -218,7 +218,7 @@ def test_an_added_class_is_in_balance_with_and_without_the_residual(run):
     for text_only in (False, True):
         head = promptboost.load(run, text_only=text_only).head
         balance = head.balance
-        scores = head.matrix @ balance.centre / head.rounds
+        scores = head.matrix @ balance.center / head.rounds
         lift = balance.text_lift if text_only else balance.lift
         assert scores[-1] == pytest.approx(scores[:-1].mean() + lift, abs=1e-5)
     promptboost.load(run).save(run.parent / "kept")

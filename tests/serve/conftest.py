@@ -11,7 +11,7 @@ def world(tmp_path_factory):
     root = tmp_path_factory.mktemp("served")
     write_images(root / "images")
     write_sentences(root / "sentences.json")
-    fit_run(**request(root, "colours", cache=False, rounds=1, views=0, views_per_round=0))
+    fit_run(**request(root, "colors", cache=False, rounds=1, views=0, views_per_round=0))
     (root / "saved").mkdir()
     write_run(root / "saved")
     return root
@@ -20,5 +20,5 @@ def world(tmp_path_factory):
 @pytest.fixture(scope="package")
 def server(world):
     """A server of both that nobody stops."""
-    with running({"colours": world / "colours", "saved": world / "saved"}) as client:
+    with running({"colors": world / "colors", "saved": world / "saved"}) as client:
         yield client

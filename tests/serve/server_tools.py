@@ -53,9 +53,9 @@ def write_run(folder, cold="something blue", name="ice", encoder="fake:32-0"):
     return folder
 
 
-def png(colour="red", size=(16, 12)):
+def png(color="red", size=(16, 12)):
     file = io.BytesIO()
-    Image.new("RGB", size, colour).save(file, "PNG")
+    Image.new("RGB", size, color).save(file, "PNG")
     return file.getvalue()
 
 

@@ -18,7 +18,7 @@ def classes(record):
 
 
 def test_every_way_to_send_an_image_has_the_answer_of_the_classifier(server, world):
-    classifier = load(world / "colours", cache=False)
+    classifier = load(world / "colors", cache=False)
     paths = sorted((world / "images").rglob("*.png"))[::5]
     files = [path.read_bytes() for path in paths]
     expected = classifier.predict_proba(paths)
@@ -29,7 +29,7 @@ def test_every_way_to_send_an_image_has_the_answer_of_the_classifier(server, wor
         server.post_json("/predict?top_k=4", {"images": [text_of(file) for file in files]}),
         server.post_json("/predict", {"images": [text_of(file) for file in files], "top_k": 4}),
         server.post_json(
-            "/runs/colours/predict",
+            "/runs/colors/predict",
             {
                 "images": [
                     {"name": "a", "data": f"data:image/png;base64,{text_of(f)}"} for f in files
@@ -50,25 +50,25 @@ def test_every_way_to_send_an_image_has_the_answer_of_the_classifier(server, wor
         assert all(one["top"][0]["class"] == one["predicted"] for one in predictions)
     assert answers[0].json["predictions"][0]["image"] == "0.png"
     assert answers[-1].json["predictions"][0]["image"] == "a"
-    assert answers[0].json["run"] == "colours"
+    assert answers[0].json["run"] == "colors"
 
 
 def test_embeddings_have_the_predictions_of_their_images(server, world):
-    classifier = load(world / "colours", cache=False)
+    classifier = load(world / "colors", cache=False)
     paths = sorted((world / "images").rglob("*.png"))[::7]
     expected = classifier.predict_proba(paths)
     rows = classifier.embedder.originals(paths).astype(np.float64)
     for scale in (1, 8):
         message = {"embeddings": (scale * rows).tolist(), "top_k": 4}
         answer = server.post_json("/predict", message).json
-        assert (answer["run"], answer["version"]) == ("colours", 1)
+        assert (answer["run"], answer["version"]) == ("colors", 1)
         predictions = answer["predictions"]
         given = [[classes(one)[name] for name in classifier.class_names] for one in predictions]
         np.testing.assert_allclose(given, expected, atol=1e-6)
         assert [one["predicted"] for one in predictions] == classifier.predict(paths).tolist()
         assert predictions[1]["image"] == "embedding 2"
     message = {"embeddings": rows[:1].tolist(), "min_probability": 1, "explain": True}
-    (unsure,) = server.post_json("/runs/colours/predict", message).json["predictions"]
+    (unsure,) = server.post_json("/runs/colors/predict", message).json["predictions"]
     assert (unsure["predicted"], unsure["unsure"]) == (None, True)
     assert unsure["explanation"]["image"] == "embedding 1"
 
@@ -147,7 +147,7 @@ def test_requests_that_cannot_be_used(server):
         ({"images": [image], "top_k": 0}, 422, "top_k"),
         ({"images": [image], "top_k": "many"}, 422, "top_k"),
         ({"images": [image], "min_probability": 2}, 422, "min_probability"),
-        ({"images": [image], "colour": 1}, 422, "colour"),
+        ({"images": [image], "color": 1}, 422, "color"),
         ({"images": ["no base64!"]}, 422, "not base64"),
     ]:
         answer = server.post_json("/predict", record)
@@ -168,11 +168,11 @@ def test_requests_that_cannot_be_used(server):
 
 def test_runs_with_one_encoder_share_its_batches(world, monkeypatch):
     monkeypatch.setattr(SlowEncoder, "batches", [])
-    runs = {"colours": world / "colours", "saved": world / "saved"}
+    runs = {"colors": world / "colors", "saved": world / "saved"}
     with running(runs, encoder=SLOW) as client, ThreadPoolExecutor(8) as threads:
         batchers = {id(run.current.batcher) for run in client.service.runs.values()}
         assert len(batchers) == 1
-        paths = ["/runs/colours/predict", "/runs/saved/predict"] * 8
+        paths = ["/runs/colors/predict", "/runs/saved/predict"] * 8
         answers = list(threads.map(lambda path: client.post_form(path, png("red")), paths))
     predicted = [answer.json["predictions"][0]["predicted"] for answer in answers]
     assert set(predicted[1::2]) == {"fire"}
@@ -182,10 +182,10 @@ def test_runs_with_one_encoder_share_its_batches(world, monkeypatch):
 
 
 def test_what_is_told_about_runs(server, world):
-    ensemble = PromptEnsemble.load(world / "colours/ensemble.json")
+    ensemble = PromptEnsemble.load(world / "colors/ensemble.json")
     listed = server.get("/runs").json["runs"]
-    assert [run["name"] for run in listed] == ["colours", "saved"]
-    told = server.get("/runs/colours").json
+    assert [run["name"] for run in listed] == ["colors", "saved"]
+    told = server.get("/runs/colors").json
     assert told == listed[0]
     assert told["classes"] == list(ensemble.class_names)
     assert told["sentences"] == ensemble.n_prompts
@@ -193,17 +193,17 @@ def test_what_is_told_about_runs(server, world):
     assert not listed[1]["residual"]
     assert [note["version"] for note in told["versions"]] == [1]
     assert told["digest"] != listed[1]["digest"]
-    sentences = server.get("/runs/colours/sentences").json["classes"]
+    sentences = server.get("/runs/colors/sentences").json["classes"]
     assert {
         name: {one["prompt"]: one["weight"] for one in rows} for name, rows in sentences.items()
     } == {name: ensemble.prompts(name) for name in ensemble.class_names}
 
 
 def test_the_card_as_markdown_and_as_escaped_html(server, world):
-    card = server.get("/runs/colours/card")
+    card = server.get("/runs/colors/card")
     assert card.headers["content-type"].startswith("text/markdown")
-    assert card.body.decode() == (world / "colours/README.md").read_text()
-    page = server.get("/runs/colours/card", headers={"Accept": "text/html"}).body.decode()
+    assert card.body.decode() == (world / "colors/README.md").read_text()
+    page = server.get("/runs/colors/card", headers={"Accept": "text/html"}).body.decode()
     assert "<pre>" in page
     assert page.count("<script") == 0
     assert "never measured" in server.get("/runs/saved/card").error

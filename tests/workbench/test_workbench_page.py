@@ -376,12 +376,12 @@ def test_the_keyboard_alone_is_enough(bench, visit):
     tab.expect("#sentence-list").to_contain_text("typed by hand")
     tab.expect("#add-text").to_be_focused()
     tab.expect("#add-text").to_have_value("")
-    unlabelled = tab.page.evaluate(
+    unlabeled = tab.page.evaluate(
         """[...document.querySelectorAll("button, input, select, textarea")].filter((one) =>
           !one.closest("dialog") && !one.textContent.trim() && !one.getAttribute("aria-label")
           && !(one.labels && one.labels.length)).map((one) => one.outerHTML)"""
     )
-    assert unlabelled == []
+    assert unlabeled == []
     assert tab.page.get_attribute("#told", "aria-live") == "polite"
 
 
@@ -394,8 +394,8 @@ def test_it_fits_a_phone_by_day_and_night(bench, visit, scheme):
     tab.button("Compare", "#compare").click()
     tab.expect("#comparison table").to_be_visible()
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390
-    colour = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (sum(map(int, re.findall(r"\d+", colour)[:3])) > 380) == (scheme == "light")
+    color = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", color)[:3])) > 380) == (scheme == "light")
 
 
 def test_names_are_text_and_never_markup(bench, visit):

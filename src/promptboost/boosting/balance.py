@@ -2,12 +2,12 @@ r"""The balance: how loud a class may be that was added by words alone.
 
 The words of a fit were chosen on images, and a residual beside them; the words of an added class were not.
 Left to itself, it swallows the others where its sentences suit any image, and starves where the others
-have a residual. So its row is moved along the mean of the images learnt from, :math:`\mu`, until
+have a residual. So its row is moved along the mean of the images learned from, :math:`\mu`, until
 
 * on the mean image it scores as the others do on average, and then
 * by a *lift* further, found by pretending: had each class of the fit been added by words alone, the mean
   of the templates, and been moved like this, then 70 % of its images to learn from would have been
-  recognised; or fewer, if the others would have lost more than 1.5 % of theirs.
+  recognized; or fewer, if the others would have lost more than 1.5 % of theirs.
 
 :math:`\mu` and the lift are all that is kept of the images, so that a class can be added without them.
 """
@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.floating]
 
-#: Share of the images of a class that would be recognised, had it been added by words alone,
-RECOGNISED = 0.7
+#: Share of the images of a class that would be recognized, had it been added by words alone,
+RECOGNIZED = 0.7
 #: unless the others would lose more than this share of theirs.
 LOST = 0.015
 # Images that lie further from the mean than this are hardly moved along it, and say nothing of the lift.
@@ -34,13 +34,13 @@ _DIGITS = 7
 
 @dataclass(frozen=True, eq=False)
 class Balance:
-    """What a head keeps of the images it was learnt from, for classes that are added later.
+    """What a head keeps of the images it was learned from, for classes that are added later.
 
     Attributes
     ----------
     class_names : tuple of str
         The classes that had images.
-    centre : array of shape (D,)
+    center : array of shape (D,)
         The mean embedding of the images.
     text_lift, lift : float
         How far above the mean of the others an added class is put on the mean image, for the text alone
@@ -57,7 +57,7 @@ class Balance:
     """
 
     class_names: tuple[str, ...]
-    centre: Floats = field(repr=False)
+    center: Floats = field(repr=False)
     text_lift: float
     lift: float
 
@@ -76,32 +76,33 @@ class Balance:
         `unseen` are class rows of words that have seen no image. None if the images point into all
         directions: then a class cannot be moved towards all of them at once.
         """
-        centre = rows.mean(axis=0, dtype=np.float64)
-        learnt = np.unique(labels)
-        if centre @ centre < _SCATTERED or len(learnt) < 2:
+        center = rows.mean(axis=0, dtype=np.float64)
+        learned = np.unique(labels)
+        if center @ center < _SCATTERED or len(learned) < 2:
             return None
-        classes = np.searchsorted(learnt, labels)
+        classes = np.searchsorted(learned, labels)
         lifts = [
-            _lift(rows, classes, matrix[learnt], unseen[learnt], centre) for matrix in (text, both)
+            _lift(rows, classes, matrix[learned], unseen[learned], center)
+            for matrix in (text, both)
         ]
-        names = tuple(class_names[k] for k in learnt.tolist())
-        return cls(names, np.array([_short(x) for x in centre]), *map(_short, lifts))
+        names = tuple(class_names[k] for k in learned.tolist())
+        return cls(names, np.array([_short(x) for x in center]), *map(_short, lifts))
 
     def rows(self, class_names: tuple[str, ...], matrix: Floats, lift: float) -> Floats:
         """Return class rows in which those of added classes are in balance with the others."""
-        learnt = np.array([name in self.class_names for name in class_names])
-        if learnt.all() or not learnt.any() or matrix.shape[1] != len(self.centre):
+        learned = np.array([name in self.class_names for name in class_names])
+        if learned.all() or not learned.any() or matrix.shape[1] != len(self.center):
             return matrix
-        unit = self.centre / (self.centre @ self.centre)
-        scores = matrix @ self.centre
-        missing = np.where(learnt, 0.0, scores[learnt].mean() + lift - scores)
+        unit = self.center / (self.center @ self.center)
+        scores = matrix @ self.center
+        missing = np.where(learned, 0.0, scores[learned].mean() + lift - scores)
         return np.asarray(matrix + np.outer(missing, unit), dtype=matrix.dtype)
 
     def to_record(self) -> dict[str, Any]:
         """Return it as JSON can have it."""
         return {
             "class_names": list(self.class_names),
-            "centre": self.centre.tolist(),
+            "center": self.center.tolist(),
             "text_lift": self.text_lift,
             "lift": self.lift,
         }
@@ -111,28 +112,28 @@ class Balance:
         """Read what :meth:`to_record` gives; None for anything else: a stranger may have written it."""
         if not isinstance(record, Mapping):
             return None
-        names, centre = record.get("class_names"), record.get("centre")
+        names, center = record.get("class_names"), record.get("center")
         lifts = [record.get(name) for name in ("text_lift", "lift")]
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             return None
-        if not isinstance(centre, list) or not all(_is_number(x) for x in (*centre, *lifts)):
+        if not isinstance(center, list) or not all(_is_number(x) for x in (*center, *lifts)):
             return None
-        mean = np.array(centre, dtype=np.float64)
+        mean = np.array(center, dtype=np.float64)
         if not _SCATTERED / 2 <= mean @ mean <= 1.01:
             return None
         return cls(tuple(names), mean, *map(float, lifts))  # type: ignore[arg-type]
 
 
 def _lift(
-    rows: Floats, labels: NDArray[np.integer], matrix: Floats, unseen: Floats, centre: Floats
+    rows: Floats, labels: NDArray[np.integer], matrix: Floats, unseen: Floats, center: Floats
 ) -> float:
     """Return the lift that suits classes which pretend to be added, each to all the others."""
-    along = rows @ centre / (centre @ centre)
+    along = rows @ center / (center @ center)
     near = along > _NEAR
     rows, labels, along = rows[near], labels[near], along[near]
     scores, own = rows @ matrix.T, (np.arange(len(labels)), labels)
     right = scores.argmax(axis=1) == labels
-    start = (matrix.mean(axis=0) - unseen) @ centre
+    start = (matrix.mean(axis=0) - unseen) @ center
     added = rows @ unseen.T + along[:, None] * start
     # The lift beyond which an image is taken from its class by each of the others, if that had it.
     taken = (scores[own][:, None] - added) / along[:, None]
@@ -142,7 +143,7 @@ def _lift(
     found = (scores.max(axis=1) - added[own]) / along
     allowed = int(LOST * (taken.size - len(labels)))
     most = float(np.partition(taken, allowed, axis=None)[allowed])
-    return min(float(np.quantile(found, RECOGNISED)), most)
+    return min(float(np.quantile(found, RECOGNIZED)), most)
 
 
 def _short(number: float) -> float:

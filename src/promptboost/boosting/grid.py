@@ -133,7 +133,7 @@ def _index(where: tuple[int, ...]) -> str:
 
 @dataclass(frozen=True)
 class Shots:
-    """The labelled images: rows (n, D), of every class from 0 to K − 1 at least one.
+    """The labeled images: rows (n, D), of every class from 0 to K − 1 at least one.
 
     Views, (n, V, D), are random crops and flips of each image. Weak classifiers are composed on these,
     sample weights updated on the originals. The rows of several encoders are side by side: see

@@ -180,10 +180,10 @@ def fit_residual(
 
     # Each is one product of all rows with themselves.
     in_threads(prepare, 2, 2 * X.size * X.shape[2], chunk=1)
-    learnt, rate = _explained(problem, penalty * len(text) / len(y))
+    learned, rate = _explained(problem, penalty * len(text) / len(y))
     if folds is None or fold_rows is None:
         progress(_STAGE, 1, 1)
-        return Residual(learnt * X.dtype.type(_LOUD), scale * _LOUD, rate)
+        return Residual(learned * X.dtype.type(_LOUD), scale * _LOUD, rate)
     fold, texts = np.asarray(folds), _checked_rows(fold_rows, X, y, 3)
     if (
         fold.shape != y.shape
@@ -204,7 +204,7 @@ def fit_residual(
             kept, out = fold != part, fold == part
             words_of_part = texts[part] * X.dtype.type(scale)
             fewer = PenalizedLoss(rows[kept], y[kept], counted[kept], words_of_part, problem.metric)
-            # Neither begun at what was learnt from all images nor measured with their curvature: both
+            # Neither begun at what was learned from all images nor measured with their curvature: both
             # would still know those set aside, as few steps are taken.
             rest = fewer.solve(rate, tolerance=0.05)
             scores[out] = X[out, 0] @ texts[part].T
@@ -217,8 +217,8 @@ def fit_residual(
     scores, logits, y, counted = scores[aside], logits[aside], y[aside], counted[aside]
     alone, loud, losses = _mixed(scores, logits, y, counted)
     if not loud:
-        return Residual(np.zeros_like(learnt), alone, np.inf, losses)
-    return Residual(learnt * X.dtype.type(loud), alone + scale * loud, rate, losses)
+        return Residual(np.zeros_like(learned), alone, np.inf, losses)
+    return Residual(learned * X.dtype.type(loud), alone + scale * loud, rate, losses)
 
 
 def fit_text_residual(
@@ -359,13 +359,13 @@ def spread_metric(embeddings: Floats, labels: Indices) -> Floats:
     mean = rows.mean(axis=0, dtype=np.float64)
     blocks = (rows[start : start + ROWS] for start in range(0, len(rows), ROWS))
     total = sum(float(np.square(block - mean).sum()) for block in blocks) / len(rows) or 1.0
-    centres, known = embeddings.mean(axis=1, keepdims=True), n * (views - 1)
+    centers, known = embeddings.mean(axis=1, keepdims=True), n * (views - 1)
     if views == 1:
         sums = np.zeros((labels.max() + 1, dim), dtype=rows.dtype)
         np.add.at(sums, labels, rows)
-        centres = (sums[labels] / np.bincount(labels)[labels, None])[:, None]
+        centers = (sums[labels] / np.bincount(labels)[labels, None])[:, None]
         known = n - len(np.unique(labels))
-    apart = (embeddings - centres).reshape(-1, dim)
+    apart = (embeddings - centers).reshape(-1, dim)
     spread = apart.T @ apart
     shape = np.eye(dim)
     trace = float(np.trace(spread))

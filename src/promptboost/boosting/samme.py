@@ -140,7 +140,7 @@ def boost(
     _check_views(shots, settings.views_per_round)
     if state is None:
         n = len(shots.labels)
-        state = BoostState(0, _normalised(np.ones(n) if weights is None else weights, n))
+        state = BoostState(0, _normalized(np.ones(n) if weights is None else weights, n))
     elif weights is not None:
         raise WeightError("pass start weights or a state to continue from, not both")
     else:
@@ -226,7 +226,7 @@ def updated_weights(
     labels: NDArray[np.int64],
     temperature: float,
 ) -> NDArray[np.float64]:
-    """Return the weights after a round of SAMME.R: ``w · exp(−(K−1)/K · ỹᵀ log p)``, normalised.
+    """Return the weights after a round of SAMME.R: ``w · exp(−(K−1)/K · ỹᵀ log p)``, normalized.
 
     The log-partition of the softmax cancels in ``ỹᵀ log p = (s_y − mean of the other s)/τ``, so the
     scores are enough, and no probability has to be clipped.
@@ -237,7 +237,7 @@ def updated_weights(
     exponent = -(K - 1) / K * (true - others) / temperature
     # Relative to the largest of those that count: one of weight zero must not drown them.
     growth = np.exp(np.minimum(exponent - exponent[weights > 0].max(), 0.0))
-    return _normalised(weights * growth, n)
+    return _normalized(weights * growth, n)
 
 
 class _ViewDraws:
@@ -318,7 +318,7 @@ def _check_views(shots: Shots, a: int) -> None:
         )
 
 
-def _normalised(weights: ArrayLike, count: int) -> NDArray[np.float64]:
+def _normalized(weights: ArrayLike, count: int) -> NDArray[np.float64]:
     values = np.asarray(weights, dtype=np.float64)
     weights_to_grid(values, count)  # raises if they cannot be weights
     return np.asarray(values / values.sum())

@@ -203,7 +203,7 @@ def lowest(value: Callable[[float], float], scales: NDArray[np.float64]) -> floa
 
 
 def _due(tried: Mapping[float, NDArray[np.float64]], factors: Sequence[float]) -> list[float]:
-    """Return the factors to try next: the first with its neighbours, then those of the best so far."""
+    """Return the factors to try next: the first with its neighbors, then those of the best so far."""
     order = sorted(factors)
 
     def around(factor: float) -> list[float]:
@@ -229,7 +229,7 @@ class _Parts:
     """The images, dealt to folds, and what is composed on: a dozen compositions, so as little as will do.
 
     Images are fewer than their views, and prompts drawn from the pool fewer than all. Both are chosen
-    without a look at any label, so nothing is learnt of the images set aside.
+    without a look at any label, so nothing is learned of the images set aside.
     """
 
     def __init__(self, shots: Shots, pool: GridPool, folds: int, views: int) -> None:

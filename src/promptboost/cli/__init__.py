@@ -21,15 +21,15 @@ __all__ = ["main", "promptboost"]
 # In the order of use. Help comes from here, so that listing commands imports none of them.
 _COMMANDS = {
     "demo": "See it work on emoji: start here.",
-    "fit": "Learn a classifier made of sentences from labelled images.",
+    "fit": "Learn a classifier made of sentences from labeled images.",
     "predict": "Predict the class of images.",
     "explain": "Explain predictions, sentence by sentence.",
-    "show": "Read what was learnt.",
+    "show": "Read what was learned.",
     "edit": "Edit the sentences of a run into a new run, and measure the effect.",
     "workbench": "Edit a run in the browser.",
     "diff": "Compare the sentences of two runs.",
     "issues": "List images to look at: wrong labels, copies, outliers.",
-    "evaluate": "Measure a run on other labelled images.",
+    "evaluate": "Measure a run on other labeled images.",
     "export": "Write a run for programs without promptboost: a matrix, or one ONNX file.",
     "push": "Send a run to a model hub.",
     "pull": "Get a run from a model hub.",
@@ -56,7 +56,7 @@ _HOMES = {
     **dict.fromkeys(("push", "pull"), "hub"),
 }
 
-_HELP = """A few labelled images in, an image classifier made of plain sentences out.
+_HELP = """A few labeled images in, an image classifier made of plain sentences out.
 
 \b
 promptboost demo                       see it work

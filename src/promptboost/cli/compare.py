@@ -65,7 +65,7 @@ promptboost compare emoji -o comparison --on ray
 )
 @encoder_option("Model to learn with.")
 @click.option(
-    "--transfer", type=Names(), default="", help="Other models to carry what was learnt to."
+    "--transfer", type=Names(), default="", help="Other models to carry what was learned to."
 )
 @config_options(("prompts", "templates", "concatenate", "views", "view_scale"))
 @click.option("--list", "only_list", is_flag=True, help="Say which methods there are.")
@@ -201,7 +201,7 @@ def _tables(request: "CompareRequest", compared: "Compared", files: list[Path]) 
             ]
             times = [fit_time(curve), predict_time(curve)]
             rows.append([curve.method, *figures, *times, *([] if at_home else [how(curve)])])
-        title = f"on {on}" if at_home else f"learnt on {request.encoder}, measured on {on}"
+        title = f"on {on}" if at_home else f"learned on {request.encoder}, measured on {on}"
         head = ["", *(f"{k} shots " if k > 1 else "1 shot " for k in request.shots)]
         head += ["fit", "an image"] if at_home else ["fit again", "an image", "how it got there"]
         left = (0,) if at_home else (0, len(head) - 1)

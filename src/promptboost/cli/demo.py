@@ -16,13 +16,13 @@ _ON_SOURCE = {
     "probe": "logistic regression on the images",
     "text": "text",
     "boosted": "text + residual",
-    "both_text": "text, learnt on both",
-    "both_boosted": "text + residual, learnt on both",
+    "both_text": "text, learned on both",
+    "both_boosted": "text + residual, learned on both",
 }
 _ON_TARGET = {
     "target_zero_shot": "zero-shot",
-    "target_boosted": "text, learnt on {source} and moved here",
-    "target_both": "text, learnt on both",
+    "target_boosted": "text, learned on {source} and moved here",
+    "target_both": "text, learned on both",
 }
 
 
@@ -41,7 +41,7 @@ _ON_TARGET = {
 def demo(out: Output, folder: Path) -> None:
     """Fit emoji of 20 classes on one encoder and on two, move the text, print a table.
 
-    Accuracy on emoji that were never learnt from, at 1, 2, 4 and 8 shots, mean of three draws; on two
+    Accuracy on emoji that were never learned from, at 1, 2, 4 and 8 shots, mean of three draws; on two
     encoders at once up to 4 shots. A few minutes the first time; the second time all vectors are in the
     store.
     """
@@ -76,7 +76,7 @@ def _summary(figures: dict[str, Any]) -> str:
             table(["", *shots], lines),
             "",
             f"{plain(target)} has another image net and another sentence encoder. Text moves there as it",
-            "is; a residual stays with its encoder. Learnt on both, only wording that both understand",
+            "is; a residual stays with its encoder. Learned on both, only wording that both understand",
             f"pays; to save time, with {VIEWS_ON_BOTH} crops of an image, not {FitConfig.views}, and few "
             "shots.",
             "",

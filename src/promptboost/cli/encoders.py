@@ -29,7 +29,7 @@ _MARKS = {True: "ok     ", None: "absent ", False: "FAULT  "}
 def models(out: Output) -> None:
     """List encoders and the name to type for each.
 
-    Other models of open_clip work too, spelled architecture/weights; so do hf-hub:organisation/model
+    Other models of open_clip work too, spelled architecture/weights; so do hf-hub:organization/model
     and architecture@checkpoint-file. Encoders of other packages are spelled prefix:name, or
     package.module:Class.
     """

@@ -68,9 +68,8 @@ def evaluate(
 ) -> None:
     """Measure a run on other labeled images.
 
-    DATA is as for fit. If it has a split called test, that is used, else all of it: on images that
-    the run learnt from, figures are too good. With --held-out, DATA need only be given if the images of the
-    fit were moved. Each look at held-out images is counted: after edits that were chosen by looking at
+    DATA is as for fit. If it has a split called test, that is used, else all of it: on training images,
+    figures are too good. With --held-out, DATA need only be given if the images of the fit were moved. Each look at held-out images is counted: after edits that were chosen by looking at
     them, they no longer show how good the run is on new images.
 
     With --on ray, --shard or --storage, images are read and embedded in shards, and DATA may also be a
@@ -118,9 +117,9 @@ def evaluate(
         return
     for bad in figures["bad_images"]:
         out.note(f"left out {bad['path']}: {bad['reason']}")
-    if figures["learnt_from"] is None:
+    if figures["learned_from"] is None:
         out.note(
-            "the run does not say which images it learnt from: if these are among them, the "
+            "the run does not say which images it learned from: if these are among them, the "
             "figures are too good"
         )
     for line in figures["remarks"]:
@@ -145,9 +144,9 @@ def transfer(
 ) -> None:
     """Move a run to another encoder: the same text, other vectors, no sentence chosen anew.
 
-    The residual is learnt again from the images of the fit if they have not changed; else the text answers
+    The residual is learned again from the images of the fit if they have not changed; else the text answers
     alone. The result is measured on the images that the run held out. Give DATA if they were moved, or to
-    measure on others; copies of images that the run learnt from are left out.
+    measure on others; copies of images that the run learned from are left out.
     """
     from promptboost.report import write_card, write_report
     from promptboost.run.transfer import transfer_run

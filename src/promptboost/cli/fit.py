@@ -77,7 +77,7 @@ def fit(
     opening: dict[str, Any],
     **options: Any,
 ) -> None:
-    """Learn a classifier made of sentences from labelled images.
+    """Learn a classifier made of sentences from labeled images.
 
     DATA is a folder with one folder of images for each class (perhaps below train/ and test/), a
     CSV or JSONL file with the columns path, label and perhaps split, a benchmark as NAME:FOLDER
@@ -154,7 +154,7 @@ def summary(run: Path, results: "Results") -> str:
         f"{task.held_out_images} held out",
         "",
         table(
-            ["", "accuracy", "mean of classes", "learnt images"],
+            ["", "accuracy", "mean of classes", "learned images"],
             [
                 [m.label, *map(percent, (m.accuracy, m.class_accuracy, m.learn_accuracy))]
                 for m in results.methods
@@ -172,17 +172,17 @@ def summary(run: Path, results: "Results") -> str:
 
 
 def _further(results: "Results") -> list[str]:
-    """Return the figures of the other encoders it was learnt on."""
+    """Return the figures of the other encoders it was learned on."""
     from promptboost.baselines.measures import OURS
 
     rows = [
         [item.encoder, *(percent(item.of(name)) for name in ("zero-shot", "pool-mean", OURS))]
         for item in results.transfers
-        if item.learnt_on
+        if item.learned_on
     ]
     if not rows:
         return []
-    names = ["learnt on too", "zero-shot", "mean of prompts", "boosted"]
+    names = ["learned on too", "zero-shot", "mean of prompts", "boosted"]
     return ["", f"above: on {plain(results.encoder.id)}", "", table(names, rows)]
 
 

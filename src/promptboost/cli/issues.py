@@ -58,7 +58,7 @@ def issues(
 ) -> None:
     """List images to look at: labels that are probably wrong, copies, outliers.
 
-    Images that the run learnt from and those it held out are judged alike, each without its own label,
+    Images that the run learned from and those it held out are judged alike, each without its own label,
     by words and by the other images. Of each kind the most suspicious come first, and only as many as
     should be looked at, unless --limit asks for more. Give DATA if the images were moved. The report of
     the run shows the first ones.

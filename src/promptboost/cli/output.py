@@ -212,7 +212,7 @@ def evaluation_summary(figures: Mapping[str, Any]) -> str:
         [m["label"], percent(m["accuracy"]), percent(m["class_accuracy"])] for m in methods
     ]
     parts = [table(["", "accuracy", "mean of classes"], accuracies)]
-    learned = figures["learnt_from"]
+    learned = figures["learned_from"]
     for method in methods:
         if method["unseen_accuracy"] is not None:
             images = "image that was" if learned == 1 else "images that were"

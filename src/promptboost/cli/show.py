@@ -1,4 +1,4 @@
-"""``promptboost show``, ``diff`` and ``report``: what was learnt, as text and as a page."""
+"""``promptboost show``, ``diff`` and ``report``: what was learned, as text and as a page."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ promptboost diff run/ensemble.json edited.json --class owl
 def show(
     out: Output, run: Path, by: str, class_name: str | None, top: int, everything: bool
 ) -> None:
-    """Read what was learnt: the sentences of each class with their weights, or round by round.
+    """Read what was learned: the sentences of each class with their weights, or round by round.
 
     Ends with the images that stayed hard: wrong labels are often among them.
     """
@@ -80,7 +80,7 @@ def _heading(ensemble: "PromptEnsemble") -> str:
     composers = " and ".join(dict.fromkeys(item.composer for item in ensemble.rounds))
     return (
         f"{len(ensemble.class_names)} classes, {len(ensemble)} round{'s' * (len(ensemble) != 1)} "
-        f"({plain(composers)}), {ensemble.n_prompts} sentences, learnt on "
+        f"({plain(composers)}), {ensemble.n_prompts} sentences, learned on "
         f"{plain(' and '.join(item.id for item in ensemble.encoders) or 'an unknown encoder')}"
     )
 

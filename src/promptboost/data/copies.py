@@ -34,9 +34,9 @@ LEAST_COSINE = 0.99
 #: The class of an image of which only the digest is known; it contradicts no other.
 UNKNOWN = -1
 
-# How much the mean colour counts beside the pixels: enough to tell a red car from a blue one.
+# How much the mean color counts beside the pixels: enough to tell a red car from a blue one.
 _COLOUR = 0.25
-# Below this deviation, in levels of 0 to 255, an image is of one colour and cannot be known again.
+# Below this deviation, in levels of 0 to 255, an image is of one color and cannot be known again.
 _FLAT = 2.0
 # Images that were not decoded yet are, for this alone, as long as they are no more than these.
 _MOST_DECODED = 5_000
@@ -51,17 +51,17 @@ Pairs = tuple[Indices, Indices]
 
 @dataclass(frozen=True)
 class Copies:
-    """For each image, learnt ones first, the first other one that it is a copy of; −1 without one."""
+    """For each image, learned ones first, the first other one that it is a copy of; −1 without one."""
 
-    learnt: Indices  # of a held-out image: among those that were learnt from
+    learned: Indices  # of a held-out image: among those that were learned from
     other_class: Indices  # under another label
-    same_class: Indices  # under the same label, and learnt or held out as it is itself
+    same_class: Indices  # under the same label, and learned or held out as it is itself
 
 
 def find_copies(
     digests: Sequence[bytes],
     labels: NDArray[np.integer],
-    learnt: int,
+    learned: int,
     near: Iterable[Pairs] = (),
 ) -> Copies:
     """Find which images are copies of others.
@@ -72,22 +72,22 @@ def find_copies(
         Of each image, see :meth:`LabeledImage.digest`.
     labels : array of int
         The class of each, or :data:`UNKNOWN`.
-    learnt : int
-        How many of the images, from the first on, are learnt from; the others are held out.
+    learned : int
+        How many of the images, from the first on, are learned from; the others are held out.
     near : iterable of Pairs, optional
         Which images are nearly the same, from :func:`near_pairs`.
 
     Examples
     --------
     >>> import numpy as np
-    >>> copies = find_copies([b"a", b"b", b"a", b"a"], np.array([0, 1, 0, 1]), learnt=2)
-    >>> copies.learnt.tolist(), copies.other_class.tolist(), copies.same_class.tolist()
+    >>> copies = find_copies([b"a", b"b", b"a", b"a"], np.array([0, 1, 0, 1]), learned=2)
+    >>> copies.learned.tolist(), copies.other_class.tolist(), copies.same_class.tolist()
     ([-1, -1, 0, 0], [3, -1, 3, 0], [-1, -1, -1, -1])
     """
     classes = np.asarray(labels, dtype=np.int64)
     if len(classes) != len(digests):
         raise DataError(f"{len(digests)} images have {len(classes)} labels; give one for each")
-    held_out = np.arange(len(digests)) >= learnt
+    held_out = np.arange(len(digests)) >= learned
     exact = _partners([_same_digest(digests, classes, held_out)], classes, held_out)
     alike = _partners(near, classes, held_out)
     # The same bytes are named before what only looks alike.
@@ -155,8 +155,8 @@ def thumbnail_rows(
     """Return a row of length one for each image, from its pixels made very small.
 
     The pixels lose their mean, so that a white background does not make all images alike, and the mean
-    colour is added with a weight of its own. A row of zeros, like no other, is that of an image of one
-    colour; of one that cannot be read any more; and of one that was not decoded before, as a benchmark's
+    color is added with a weight of its own. A row of zeros, like no other, is that of an image of one
+    color; of one that cannot be read any more; and of one that was not decoded before, as a benchmark's
     are not, where there are thousands of them.
 
     Examples
@@ -185,8 +185,8 @@ def thumbnail_rows(
             levels = np.frombuffer(thumbnail, dtype=np.uint8).reshape(pixels, 3).astype(np.float32)
             mean = levels.mean(axis=0)
             if levels.std(axis=0).max() >= _FLAT:
-                colour = _COLOUR * THUMBNAIL_SIDE * (mean - 127.5)
-                row = np.concatenate([(levels - mean).ravel(), colour])
+                color = _COLOUR * THUMBNAIL_SIDE * (mean - 127.5)
+                row = np.concatenate([(levels - mean).ravel(), color])
                 rows[i] = row / np.linalg.norm(row)
     return rows
 
@@ -242,6 +242,6 @@ def near_pairs(rows: Rows, least: float = LEAST_COSINE) -> Iterator[Pairs]:
 
 def _widest(rows: Rows) -> Rows:
     """Return the directions of the largest variance, the largest first, as columns of length one."""
-    centred = rows - rows.mean(axis=0)
-    vectors = np.linalg.eigh(centred.T @ centred)[1][:, ::-1]
+    centered = rows - rows.mean(axis=0)
+    vectors = np.linalg.eigh(centered.T @ centered)[1][:, ::-1]
     return np.ascontiguousarray(vectors[:, :_DIRECTIONS], dtype=np.float32)

@@ -162,7 +162,7 @@ class LabeledImage:
         if isinstance(content, bytes):
             hasher.update(content)
         else:
-            # As it is opened: the bytes of other modes do not tell colours, transparency or the way up.
+            # As it is opened: the bytes of other modes do not tell colors, transparency or the way up.
             image = read_image(content, self.name)
             hasher.update(f"{image.mode} {image.size}/".encode())
             hasher.update(image.tobytes())

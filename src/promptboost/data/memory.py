@@ -108,7 +108,7 @@ def _pixels_of_tensor(tensor: Any) -> NDArray[Any]:
     if pixels.dtype.kind == "f" and pixels.size and (pixels.min() < 0.0 or pixels.max() > 1.0):
         raise TypeError(
             "a tensor of floats must hold values from 0 to 1; give it as it was before it was "
-            "normalised"
+            "normalized"
         )
     return np.moveaxis(pixels, 0, -1)
 
@@ -218,7 +218,7 @@ def as_embeddings(X: Any, dim: int) -> NDArray[np.floating]:
         what = f"{rows.dtype} of shape {rows.shape}" if rows.ndim else a_type(X)
         raise EmbeddingError(
             f"{what} is neither images nor embeddings: give one grey image as [image], an image in "
-            "colour as uint8 (H, W, 3), embeddings as floats (n, D)"
+            "color as uint8 (H, W, 3), embeddings as floats (n, D)"
         )
     if rows.shape[-1] != dim:
         raise EmbeddingError(

@@ -1,7 +1,7 @@
 """Which images to learn from, and which to measure on.
 
 Of one's own images, k of every class are drawn so that more shots only add images; of a benchmark,
-those that papers which follow its protocol learnt from.
+those that papers which follow its protocol learned from.
 """
 
 import random
@@ -135,7 +135,7 @@ _MAX_VAL_SHOTS = 4
 def coop_draw(
     labels: Mapping[str, Sequence[Hashable]], shots: int, seed: int
 ) -> dict[str, list[int]]:
-    """Draw the shots that papers which follow the CoOp protocol learnt from, as positions by split.
+    """Draw the shots that papers which follow the CoOp protocol learned from, as positions by split.
 
     One generator, Python's own, is seeded once. It draws ``shots`` images of each class of
     ``train`` without replacement, then up to four of each class of ``val``. Classes come in the
@@ -198,7 +198,7 @@ class Task:
 
     @property
     def measured(self) -> Dataset:
-        """What figures are about: the held-out images, else those that were learnt from."""
+        """What figures are about: the held-out images, else those that were learned from."""
         return self.learn if self.kind is None else self.held_out
 
     def classes_short_of(self, shots: int | None) -> dict[str, int]:

@@ -154,7 +154,7 @@ def load_data(
     Examples
     --------
     >>> from PIL import Image
-    >>> pairs = [(Image.new("RGB", (8, 8), colour), colour) for colour in ("red", "blue")]
+    >>> pairs = [(Image.new("RGB", (8, 8), color), color) for color in ("red", "blue")]
     >>> load_data(pairs).class_names
     ('blue', 'red')
     """

@@ -149,7 +149,7 @@ class SharedKeeper:
         return len(self._living())
 
     def begin(self, y: Labels, asked: Asked, earlier: Floats | None) -> None:
-        """Make all blocks anew, one after the other in each process, so that neighbours are apart."""
+        """Make all blocks anew, one after the other in each process, so that neighbors are apart."""
         living = self._living()
         every = [range(at, self._count, len(living)) for at in range(len(living))]
         given = [living.share(y), asked, None if earlier is None else living.share(earlier)]

@@ -171,23 +171,23 @@ def map_images(
     place: Placement,
     *,
     views: int = 0,
-    labelled: bool = False,
+    labeled: bool = False,
     progress: Progress,
     say: Say,
 ) -> ShardPlan:
-    """Embed the images of a source in shards; `labelled` ones with labels and thumbnails."""
+    """Embed the images of a source in shards; `labeled` ones with labels and thumbnails."""
     out, size = shard_storage(place), place.per_shard or SHARD_IMAGES
     arguments = {
         "out": out,
         "encoder": embedder.id,
         "device": embedder.device,
         "views": views,
-        "labelled": labelled,
+        "labeled": labeled,
     }
     plan = map_shards(
-        cut(list_items(source, labelled=labelled, table_rows=size), size),
+        cut(list_items(source, labeled=labeled, table_rows=size), size),
         Job(f"{_WORKERS}:ImageShardWorker", arguments, out, device=embedder.device),
-        [embedder.fingerprint, f"views {views}", f"labelled {labelled}"],
+        [embedder.fingerprint, f"views {views}", f"labeled {labeled}"],
         place,
         of="images",
         ending=".images.safetensors",
@@ -214,7 +214,7 @@ def _text_lists(
     if names is None and source is None:
         names = own_names_of(texts)
     elif names is None and source is not None:
-        names = tuple(sorted({item.label for item in list_items(source, labelled=True)} - {""}))
+        names = tuple(sorted({item.label for item in list_items(source, labeled=True)} - {""}))
     assert names is not None
     pool = pool_for(
         settings.merged({"prompts": texts}),

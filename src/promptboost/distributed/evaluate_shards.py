@@ -42,7 +42,7 @@ def evaluate_in_shards(
     options |= {"progress": progress, "device": device}
     folder, classifier = open_run(run, min_probability, **options)
     plans = [
-        map_images(source, embedder, place, labelled=True, progress=progress, say=say)
+        map_images(source, embedder, place, labeled=True, progress=progress, say=say)
         for embedder in classifier.embedders
     ]
     if place.share is not None:

@@ -74,7 +74,7 @@ class ImageItem(msgspec.Struct, frozen=True, array_like=True):
 
 
 def list_items(
-    sources: str | Sequence[str], *, labelled: bool = False, table_rows: int = TABLE_ROWS
+    sources: str | Sequence[str], *, labeled: bool = False, table_rows: int = TABLE_ROWS
 ) -> Iterator[ImageItem]:
     """List images in an order that depends on nothing but their names.
 
@@ -83,7 +83,7 @@ def list_items(
     sources : str or sequence of str
         Folders, images, manifests (CSV or JSON Lines), Parquet files and tars, each a path or a URL.
         The files of a folder come in the order of their names, folder by folder.
-    labelled : bool, default=False
+    labeled : bool, default=False
         Whether every image needs a label: its folder, a column, or the ``cls`` member of a tar. Names are
         then relative to the folder, as in ``fit``.
     table_rows : int
@@ -99,7 +99,7 @@ def list_items(
     ['a.png', 'b.png']
     """
     for source in [sources] if isinstance(sources, str) else sources:
-        for item in _items_of(os.fspath(source), labelled):
+        for item in _items_of(os.fspath(source), labeled):
             if PurePosixPath(item.place).suffix.lower() != TABLE:
                 yield item
                 continue
@@ -109,7 +109,7 @@ def list_items(
                 yield msgspec.structs.replace(item, rows=rows)
 
 
-def _items_of(source: str, labelled: bool) -> Iterator[ImageItem]:
+def _items_of(source: str, labeled: bool) -> Iterator[ImageItem]:
     if not is_url(source) and (parsed := DataSource.parse(source)).benchmark is not None:
         for image in parsed.load(check=False).images:
             path = str(image.source)
@@ -126,15 +126,15 @@ def _items_of(source: str, labelled: bool) -> Iterator[ImageItem]:
     name = source.rstrip("/") if is_url(source) else Path(source).as_posix()
     suffix = PurePosixPath(root).suffix.lower()
     if entry is None:
-        if labelled or is_url(source):
+        if labeled or is_url(source):
             raise DataError(f"{source} does not exist; give a folder, a manifest, Parquet or tars")
         yield ImageItem(source, root)  # as in `predict`, its record names the error
     elif entry.is_folder:
-        yield from _labelled_folder(files, root) if labelled else _walk(files, root, name)
+        yield from _labeled_folder(files, root) if labeled else _walk(files, root, name)
     elif suffix in MANIFEST_ENDINGS:
-        yield from _manifest(files, root, labelled)
+        yield from _manifest(files, root, labeled)
     else:
-        if labelled and suffix not in (TABLE, ARCHIVE):
+        if labeled and suffix not in (TABLE, ARCHIVE):
             raise DataError(f"{source} is one file without a label; give a folder or a manifest")
         yield ImageItem(name, files.url(root), entry.state)
 
@@ -255,7 +255,7 @@ def _walk(
             yield from _walk(files, path, name, (*above, *here))
 
 
-def _labelled_folder(files: _Files, root: str) -> Iterator[ImageItem]:
+def _labeled_folder(files: _Files, root: str) -> Iterator[ImageItem]:
     """List images with their folder as label, possibly below folders of splits."""
     tops = [entry for entry in files.entries(root) if not entry.name.startswith(".")]
     folders = [entry for entry in tops if entry.is_folder]
@@ -278,10 +278,10 @@ def _labelled_folder(files: _Files, root: str) -> Iterator[ImageItem]:
             yield msgspec.structs.replace(item, name=name, label=label, split=split)
 
 
-def _manifest(files: _Files, path: str, labelled: bool) -> Iterator[ImageItem]:
+def _manifest(files: _Files, path: str, labeled: bool) -> Iterator[ImageItem]:
     """List the images of a manifest, line by line; paths are relative to its folder."""
     folder = path.rpartition("/")[0]
-    needed = ("path", "label") if labelled else ("path",)
+    needed = ("path", "label") if labeled else ("path",)
     with files.open(path) as file:
         lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
         try:
@@ -293,13 +293,13 @@ def _manifest(files: _Files, path: str, labelled: bool) -> Iterator[ImageItem]:
                     place = files.url(text)
                 else:
                     place = files.url(os.path.normpath(f"{folder}/{text}"))
-                label = cell_text(row, "label", where) if labelled else ""
+                label = cell_text(row, "label", where) if labeled else ""
                 split = split_of(row.get("split"), where) or ""
                 # Requesting the state of every remote file would take as long as reading it.
                 local = isinstance(files, _LocalFiles) and not is_url(place)
                 entry = files.entry(place) if local else None
                 state = "" if entry is None else entry.state
-                yield ImageItem(text if labelled else place, place, state, label, split)
+                yield ImageItem(text if labeled else place, place, state, label, split)
         except UnicodeDecodeError as error:
             raise DataError(f"{path} is not UTF-8 text") from error
 
@@ -324,13 +324,13 @@ class RefusedImage(UnreadImage):
     """An image that remote storage refuses; if it refuses all, the fault is not theirs."""
 
 
-def open_images(items: Iterable[ImageItem], *, labelled: bool = False) -> Iterator[Read]:
+def open_images(items: Iterable[ImageItem], *, labeled: bool = False) -> Iterator[Read]:
     """Return the images of items in their order; remote files are downloaded ahead.
 
     Raise StorageError if there are several and storage refuses all: this machine may not read there.
     """
     refused = others = 0
-    for image in _opened(items, labelled):
+    for image in _opened(items, labeled):
         if isinstance(image, RefusedImage):
             refused, last = refused + 1, image
         else:
@@ -342,7 +342,7 @@ def open_images(items: Iterable[ImageItem], *, labelled: bool = False) -> Iterat
         )
 
 
-def _opened(items: Iterable[ImageItem], labelled: bool) -> Iterator[Read]:
+def _opened(items: Iterable[ImageItem], labeled: bool) -> Iterator[Read]:
     waiting: deque[Read | Future[Read]] = deque()
 
     def first() -> Read:
@@ -355,9 +355,7 @@ def _opened(items: Iterable[ImageItem], labelled: bool) -> Iterator[Read]:
                 while waiting:
                     yield first()
                 if item.rows is not None:
-                    yield from table_images(
-                        item.place, item.rows, name=item.name, labelled=labelled
-                    )
+                    yield from table_images(item.place, item.rows, name=item.name, labeled=labeled)
                 else:
                     yield from archive_images(item.place, name=item.name)
                 continue
@@ -393,7 +391,7 @@ def table_length(place: str) -> int:
 
 
 def table_images(
-    place: str, rows: tuple[int, int], *, name: str = "", labelled: bool = False
+    place: str, rows: tuple[int, int], *, name: str = "", labeled: bool = False
 ) -> Iterator[Read]:
     """Read the images in some rows of a Parquet file: a column of bytes, or one of paths.
 
@@ -408,7 +406,7 @@ def table_images(
             raise DataError(
                 f"{place} has no column of images: it needs path, or one of {', '.join(IMAGE_COLUMNS)}"
             )
-        if labelled and "label" not in columns:
+        if labeled and "label" not in columns:
             raise DataError(f"{place} has no column 'label'")
         number, groups = _groups(table, start, stop)
         for batch in table.iter_batches(_ROWS_AT_ONCE, row_groups=groups, columns=columns):

@@ -87,17 +87,17 @@ class ImageShardWorker:
         device: str | None = None,
         views: int = 0,
         view_scale: float = 0.5,
-        labelled: bool = False,
+        labeled: bool = False,
     ) -> None:
         self._storage = Storage(out)
         # No store: its content would change which images are encoded together, and so the last bit.
         self._embedder = Embedder.open(encoder, cache=False, device=device)
         self._views, self._scale = 1 + views, (view_scale, 1.0)
-        self._labelled = labelled  # with labels and thumbnails
+        self._labeled = labeled  # with labels and thumbnails
 
     def do(self, order: dict[str, Any]) -> UnitResult:
         """Embed one shard; the result records unreadable images."""
-        images = open_images(read_list(self._storage, order), labelled=self._labelled)
+        images = open_images(read_list(self._storage, order), labeled=self._labeled)
         shard = self._embedded(images)
         return UnitResult(shard.to_bytes(), len(shard.images))
 
@@ -125,7 +125,7 @@ class ImageShardWorker:
                 position, bad = positions[streamed + index], block.bad.get(index)
                 changes: dict[str, Any] = {} if bad is None else {"problem": bad.reason}
                 digests.append(b"" if bad is not None else block.digests[index])
-                if self._labelled:
+                if self._labeled:
                     small = None if bad is not None else image.thumbnail()
                     thumbnails.append(small or b"")
                     changes |= {"no_thumbnail": True} if small is None else {}
@@ -143,7 +143,7 @@ class ImageShardWorker:
             listed,
             spread(_matrix(digests, 16)),
             spread(np.concatenate(rows)),
-            spread(_matrix(thumbnails, _THUMBNAIL)) if self._labelled else None,
+            spread(_matrix(thumbnails, _THUMBNAIL)) if self._labeled else None,
         )
 
 

@@ -236,7 +236,7 @@ def embed_images(
     """Embed images with several encoders, as :meth:`Embedder.images`; each image is decoded once."""
     if views < 0:
         raise SettingError(f"views is {views}; give the number of crops of each image, or 0")
-    items, first, scale = _labelled(images), embedders[0], (view_scale, 1.0)
+    items, first, scale = _labeled(images), embedders[0], (view_scale, 1.0)
     blocks = [[np.zeros((0, 1 + views, embedder.dim), np.float32)] for embedder in embedders]
     with (
         first._timed("images"),
@@ -250,7 +250,7 @@ def embed_images(
     return [np.concatenate(parts) for parts in blocks]
 
 
-def _labelled(images: "Dataset | Sequence[Any]") -> tuple[LabeledImage, ...]:
+def _labeled(images: "Dataset | Sequence[Any]") -> tuple[LabeledImage, ...]:
     if isinstance(images, Dataset):
         return images.images
     if all(isinstance(image, LabeledImage) for image in images):

@@ -21,7 +21,7 @@ class FakeEncoder:
     """A deterministic encoder without weights.
 
     A text is the sum of one fixed pseudo-random vector per word; an image is the sum of the
-    vectors of the words that name its dominant colours, so a red image is near "red".
+    vectors of the words that name its dominant colors, so a red image is near "red".
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class FakeEncoder:
         return self._rows([self._text(text) for text in texts])
 
     def encode_images(self, images: Iterable["Image"]) -> UnitRows:
-        """Embed each image by the colours in a 4 × 4 thumbnail of it."""
+        """Embed each image by the colors in a 4 × 4 thumbnail of it."""
         return self._rows([self._image(image) for image in images])
 
     def count_tokens(self, texts: Sequence[str]) -> NDArray[np.int64]:

@@ -278,7 +278,7 @@ def _load_openclip(
     checkpoints.require_open_clip()
     in_hub = name.startswith("hf-hub:")
     if in_hub and rest.count("/") != 1:
-        raise EncoderError(f"{name!r} should be hf-hub:organisation/model")
+        raise EncoderError(f"{name!r} should be hf-hub:organization/model")
     if not in_hub and "@" not in name:
         published = catalogue().list_pretrained()
         if tuple(name.rsplit("/", 1)) not in published:

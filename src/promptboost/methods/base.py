@@ -166,7 +166,7 @@ Bank = Mapping[str, float]
 
 
 class Transfer(Enum):
-    """How what a method has learnt gets to another encoder."""
+    """How what a method has learned gets to another encoder."""
 
     TEXT = "its text is embedded again"
     EMULATED = "emulated: both encoders look at each image (EFT)"
@@ -196,7 +196,7 @@ class Origin:
 
 
 class FittedMethod(ABC):
-    """A classifier that a method has learnt."""
+    """A classifier that a method has learned."""
 
     #: Tells the files of different classifiers apart.
     kind: ClassVar[str]
@@ -211,7 +211,7 @@ class FittedMethod(ABC):
         return np.asarray(self.logits(images).argmax(axis=1))
 
     def words(self) -> Sequence[Bank] | None:
-        """Return what was learnt in words, {text: weight} for each class; None if it is no text."""
+        """Return what was learned in words, {text: weight} for each class; None if it is no text."""
         return None
 
     def text_alone(self) -> "FittedMethod | None":
@@ -221,7 +221,7 @@ class FittedMethod(ABC):
     def transfer(self, encoder: Encoder) -> "FittedMethod":
         """Return the same classifier on another encoder; raise an EncoderError if it cannot be."""
         raise EncoderError(
-            f"{self.origin.method} does not carry over to {encoder.id}: what it learnt is vectors of "
+            f"{self.origin.method} does not carry over to {encoder.id}: what it learned is vectors of "
             f"{self.origin.encoder.id}. Fit it again on images embedded with {encoder.id}, or have "
             "both encoders look at each image: promptboost.methods.eft.emulate(fitted, encoder)"
         )
@@ -251,7 +251,7 @@ class Method(ABC):
     group : Group
         What it learns with.
     carries_over : Transfer
-        How what it has learnt gets to another encoder.
+        How what it has learned gets to another encoder.
     learns : bool
         Whether the images matter: what does not learn is the same for every draw.
 

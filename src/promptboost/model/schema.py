@@ -170,7 +170,7 @@ def _kind(value: object) -> str:
 
 
 FORMAT = "promptboost-ensemble"
-#: Version 2 has one field more. What was learnt on one encoder needs it not, and is written as version 1.
+#: Version 2 has one field more. What was learned on one encoder needs it not, and is written as version 1.
 SCHEMA_VERSION = 2
 
 _HEADER = ("format", "schema_version")
@@ -182,7 +182,7 @@ FACTS = (
     *("algorithm", "temperature", "logit_scale", "encoder_logit_scale"),
     *("encoder_id", "encoder_fingerprint", "pool_fingerprint", "settings", "versions", "history"),
 )
-# What a text that was learnt on several encoders says of those after the first.
+# What a text that was learned on several encoders says of those after the first.
 FURTHER = "further_encoders"
 _FURTHER_FIELDS = ("id", "fingerprint", "logit_scale", "encoder_logit_scale")
 _ROUND_REQUIRED = ("template", "error", "template_error", "banks")
@@ -192,7 +192,7 @@ _ROUND_OPTIONAL = ("composer", "vote", "objective", "gap")
 def json_schema(version: int = 1) -> dict[str, Any]:
     """Return the JSON Schema of the files, for editors and other languages.
 
-    Files of version 1 are of texts learnt on one encoder, those of version 2 of texts learnt on several.
+    Files of version 1 are of texts learned on one encoder, those of version 2 of texts learned on several.
 
     Examples
     --------
@@ -252,7 +252,7 @@ def _explain(text: str, error: json.JSONDecodeError) -> str:
 
 
 def _read_v2(record: dict[str, Any]) -> dict[str, Any]:
-    """Read a text that was learnt on several encoders."""
+    """Read a text that was learned on several encoders."""
     further = record.get(FURTHER)
     if not isinstance(further, list) or not further:
         raise FileFormatError(f"{FURTHER}: must be a list of the encoders after the first.")

@@ -106,7 +106,7 @@ class SentenceScores:
             return
         rows = embed_texts(self.source, new).astype(np.float32)
         if self.head.balance is not None:
-            self._central.update(zip(new, (rows @ self.head.balance.centre).tolist(), strict=True))
+            self._central.update(zip(new, (rows @ self.head.balance.center).tolist(), strict=True))
         if len(new) <= _FEW:  # a product with one row reads the images once, and rearranges nothing
             columns = [self.embeddings @ row for row in rows]
         else:
@@ -318,7 +318,7 @@ class SentenceScores:
             score = sum(w * self._central[text] for text, w in ensemble.prompts(name).items())
             row = self._residual(fit_names[name]) if name in fit_names else None
             if row is not None:
-                score += float(row.astype(np.float64) @ balance.centre) / self.factor
+                score += float(row.astype(np.float64) @ balance.center) / self.factor
             scores.append(score)
         others = float(np.mean(np.array(scores)[learned]))
         lift = balance.text_lift if self.head.residual is None else balance.lift
@@ -328,5 +328,5 @@ class SentenceScores:
         balance = self.head.balance
         assert balance is not None
         if self._towards is None:
-            self._towards = self.embeddings @ (balance.centre / (balance.centre @ balance.centre))
+            self._towards = self.embeddings @ (balance.center / (balance.center @ balance.center))
         return self._towards

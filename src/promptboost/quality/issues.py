@@ -71,7 +71,7 @@ def find_issues(
     Raises
     ------
     RunError
-        If the images are gone, or are not those the run learnt from.
+        If the images are gone, or are not those the run learned from.
 
     Examples
     --------
@@ -129,7 +129,7 @@ def inspect_issues(
     )
     sizes = np.bincount(labels)
     issues = Issues(
-        learnt_images=len(learn),
+        learned_images=len(learn),
         held_out_images=len(held_out),
         only_words=int((sizes == 1).sum()),
         to_look_at={
@@ -159,7 +159,7 @@ def write_issues(
 
 
 def _images(folder: RunFolder, source: str | None, progress: Progress) -> Task:
-    """Read the images of a run, and check that they are those it learnt from."""
+    """Read the images of a run, and check that they are those it learned from."""
     moved = f"{command_name()} issues {shlex.quote(place(folder.home))} DATA"
     try:
         task = load_task(source or folder.source, folder.settings, progress=progress)
@@ -175,7 +175,7 @@ def _images(folder: RunFolder, source: str | None, progress: Progress) -> Task:
             again = f"{command_name()} fit {shlex.quote(place(source))}"
         raise RunError(
             f"the images in {source or folder.source} are not those that the run in {folder.home} "
-            "learnt from: some were changed, added, removed or labeled anew since. To look at them "
+            "learned from: some were changed, added, removed or labeled anew since. To look at them "
             f"as they are now, fit again: {again} -o NEW, then {command_name()} issues NEW"
         )
     return task
@@ -188,7 +188,7 @@ class _Images:
         self._names, self._chances = learn.class_names, chances
         self._ids = [*learn.ids, *held_out.ids]
         self._labels = np.concatenate([learn.labels, held_out.labels])
-        self._learnt = len(learn)
+        self._learned = len(learn)
         self._place = {name: i for i, name in enumerate(self._ids)}
 
     def wrong_labels(self, found: LabelErrors, least: int) -> Iterator[Finding]:
@@ -245,7 +245,7 @@ class _Images:
         return Finding(
             kind=kind,
             image=self._ids[i],
-            split="learnt" if i < self._learnt else "held-out",
+            split="learned" if i < self._learned else "held-out",
             label=self._names[int(self._labels[i])],
             **fields,
         )
@@ -256,17 +256,17 @@ def _why(kind: Kind, copy: Copy) -> str:
     if kind == "two-labels":
         return f"{same} {copy.of}, whose label is {copy.of_label}"
     if kind == "leak":
-        return f"{same} {copy.of}, which was learnt from"
+        return f"{same} {copy.of}, which was learned from"
     return f"{same} {copy.of}, of the same class"
 
 
 def summary_line(issues: Issues) -> str:
     """Return what was looked at, as a line."""
     line = (
-        f"{count(issues.learnt_images, 'learnt image')} and "
+        f"{count(issues.learned_images, 'learned image')} and "
         f"{count(issues.held_out_images, 'held-out image')}, each judged by the words and by other images"
     )
-    total = issues.learnt_images + issues.held_out_images
+    total = issues.learned_images + issues.held_out_images
     if issues.only_words == total:
         return line.replace("the words and by other images", "the words alone: no class has two")
     if issues.only_words:

@@ -64,7 +64,7 @@ def label_errors(probabilities: ArrayLike, labels: ArrayLike) -> LabelErrors:
     Parameters
     ----------
     probabilities : array of shape (n, K)
-        Of each image, by a classifier that has not learnt from it.
+        Of each image, by a classifier that has not learned from it.
     labels : array of shape (n,)
         Class numbers.
 
@@ -120,7 +120,7 @@ def set_aside_probabilities(
 ) -> Floats:
     """Return each image's probabilities by words, and by what other images teach beside them.
 
-    Images are dealt into five folds, and a residual is learnt without each. Then it is done once more:
+    Images are dealt into five folds, and a residual is learned without each. Then it is done once more:
     images whose label looks wrong after the first time teach nothing the second time. An image that is
     the only one of its class is judged by words alone.
 
@@ -254,7 +254,7 @@ def find_outliers(embeddings: ArrayLike, labels: ArrayLike) -> Outliers:
     squares, alone = _to_classes(X, place, sizes), sizes[place] == 1
     scores, each = np.zeros(len(X)), np.arange(len(X))
     if not alone.all():
-        ways = (np.cbrt(squares.min(axis=1)), np.cbrt(_to_neighbours(X)))
+        ways = (np.cbrt(squares.min(axis=1)), np.cbrt(_to_neighbors(X)))
         both = sum(_deviations(way, ~alone) for way in ways)
         scores = np.where(alone, 0.0, _deviations(np.asarray(both), ~alone))
     order = np.lexsort((each, -scores))
@@ -279,7 +279,7 @@ def _to_classes(X: Floats, place: Indices, sizes: Indices) -> Floats:
     return np.asarray(squares)
 
 
-def _to_neighbours(X: Floats) -> Floats:
+def _to_neighbors(X: Floats) -> Floats:
     """Return one minus the mean cosine to the nearest other images, a block at a time."""
     unit = X / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), _TINY)
     few = min(_NEIGHBOURS, max(len(X) // 4, 1), len(X) - 1)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MOST_DETAILS = 12
 _LABEL_FACTOR = 3.0
-# Where more than this share of the learning images is not recognised, the labels are not the reason.
+# Where more than this share of the learning images is not recognized, the labels are not the reason.
 _MOST_SUSPECTED = 0.25
 # Below this share of the answers, the residual is the classifier, and the text an ornament.
 _LEAST_WORDS = 0.25
@@ -226,9 +226,9 @@ def _transfer_without_gain(run: "Run") -> Answer:
     rows = [
         (moved.encoder, zero, boosted)
         for moved in run.results.transfers
-        if not moved.learnt_on
+        if not moved.learned_on
         and (zero := moved.of("zero-shot")) is not None
-        # A residual is learnt there from images: what moved is the text.
+        # A residual is learned there from images: what moved is the text.
         and (boosted := moved.accuracy.get(TEXT, moved.of(OURS))) is not None
     ]
     if not rows:
@@ -322,7 +322,7 @@ def _unreadable_images(run: "Run") -> Answer:
 @_tip(
     "PB012",
     "Suspected label errors",
-    "They were learnt from and stayed hard. Look at them: the label may be wrong, or the image "
+    "They were learned from and stayed hard. Look at them: the label may be wrong, or the image "
     "may show two classes.",
 )
 def _suspected_labels(run: "Run") -> Answer:
@@ -330,13 +330,13 @@ def _suspected_labels(run: "Run") -> Answer:
     if not weights:
         return _skipped("The ensemble does not know the weights of its images.")
     if len(run.ensemble) == 1:
-        return _not_recognised(run)
+        return _not_recognized(run)
     total = sum(weights.values()) or 1.0
     factors = {image: len(weights) * w / total for image, w in weights.items()}
     heavy = sorted((p for p, f in factors.items() if f >= _LABEL_FACTOR), key=lambda p: -factors[p])
     if not heavy:
         return _fine(f"No image weighs {number(_LABEL_FACTOR)} times the average.")
-    taken = {h.image: f", labelled {h.label}, taken for {h.predicted}" for h in run.results.hardest}
+    taken = {h.image: f", labeled {h.label}, taken for {h.predicted}" for h in run.results.hardest}
     return _found(
         f"{number(len(heavy))} of {count(len(weights), 'image')}: at least "
         f"{number(_LABEL_FACTOR)} times the average weight.",
@@ -345,20 +345,20 @@ def _suspected_labels(run: "Run") -> Answer:
     )
 
 
-def _not_recognised(run: "Run") -> Answer:
+def _not_recognized(run: "Run") -> Answer:
     """PB012 after one round, which moves weights too little to tell: what is still taken for another."""
     boosted = run.results.method(OURS)
     right = None if boosted is None else boosted.learn_accuracy
     if right is not None and right < 1 - _MOST_SUSPECTED:
-        return _skipped("Too many learning images are not recognised to suspect any of them.")
+        return _skipped("Too many learning images are not recognized to suspect any of them.")
     wrong = [item for item in run.results.hardest if item.predicted != item.label]
     if not wrong:
-        return _fine("The hardest learning images are recognised.")
+        return _fine("The hardest learning images are recognized.")
     return _found(
         f"{number(len(wrong))} of the {count(len(run.results.hardest), 'hardest learning image')}: "
         "taken for another class.",
         details=[
-            f"{item.image}: labelled {item.label}, taken for {item.predicted}" for item in wrong
+            f"{item.image}: labeled {item.label}, taken for {item.predicted}" for item in wrong
         ],
         type_next=_CORRECTED,
     )
@@ -388,7 +388,7 @@ _BEFORE = "The figures are of a promptboost that did not look for copies."
 
 @_issue(
     "PB014",
-    "Held-out images were learnt from",
+    "Held-out images were learned from",
     "They are copies of images that taught the ensemble, byte for byte or to the eye. Accuracy on them "
     "says how well they are remembered: quote the accuracy without them, and take them out.",
 )
@@ -400,7 +400,7 @@ def _leaked_images(run: "Run") -> Answer:
         return _skipped(_NOTHING)
     leaks = overlap.leaks
     if not leaks.images:
-        return _fine("No held-out image is a copy of one that was learnt from.")
+        return _fine("No held-out image is a copy of one that was learned from.")
     boosted = run.results.method(OURS)
     unseen = None if boosted is None else boosted.unseen_accuracy
     return _found(
@@ -425,7 +425,7 @@ def _contradictory_labels(run: "Run") -> Answer:
         return _fine("No image has a copy under another label.")
     return _found(
         f"{count(mixed.images, 'image has', 'images have')} a copy under another label; "
-        f"{number(mixed.learnt)} of them were learnt from.",
+        f"{number(mixed.learned)} of them were learned from.",
         details=mixed.names(labels=True),
         type_next=_CORRECTED,
     )
@@ -444,7 +444,7 @@ def _repeated_images(run: "Run") -> Answer:
         return _fine("No image has a copy in its own class.")
     return _found(
         f"{count(repeats.images, 'image has', 'images have')} a copy in the same class; "
-        f"{number(repeats.learnt)} of them were learnt from.",
+        f"{number(repeats.learned)} of them were learned from.",
         details=repeats.names(),
         type_next=_CORRECTED,
     )
@@ -528,7 +528,7 @@ def _pool_of_little_use(run: "Run") -> Answer:
     text = f"{number(idle)} of {count(len(rounds), 'round')} found nothing better than a template."
     if len(rounds) == 1:
         text = (
-            f"Error on the crops learnt from: {percent(rounds[0].template_error)} with the template "
+            f"Error on the crops learned from: {percent(rounds[0].template_error)} with the template "
             f"alone, {percent(rounds[0].error)} with the chosen prompts."
         )
     return _fine_if(2 * idle <= len(rounds), text, f"{_FIT} --prompts MORE.json")

@@ -296,7 +296,7 @@ def transfer_rows(results: Results) -> list[TransferRow]:
         there, after, kept = moved.of("zero-shot"), moved.accuracy.get(TEXT, moved.of(OURS)), None
         if gain is not None and gain > 0 and after is not None and there is not None:
             kept = (after - there) / gain
-        name = moved.encoder + (", learnt on too" if moved.learnt_on else "")
+        name = moved.encoder + (", learned on too" if moved.learned_on else "")
         templates, pool = moved.of("zero-shot-80"), moved.of("pool-mean")
         rows.append(TransferRow(name, there, templates, pool, moved.of(TEXT), moved.of(OURS), kept))
     return rows

@@ -45,7 +45,7 @@ def among(names: Sequence[str], most: int = 5) -> str:
 
 
 def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Find the first and the last of each row of neighbours among increasing whole numbers."""
+    """Find the first and the last of each row of neighbors among increasing whole numbers."""
     found: list[tuple[int, int]] = []
     for item in numbers:
         if found and item == found[-1][1] + 1:

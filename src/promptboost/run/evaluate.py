@@ -121,7 +121,7 @@ def evaluate_images(
     record = {
         "encoder": " + ".join(embedder.id for embedder in classifier.embedders),
         "images": len(data),
-        "learnt_from": None if leaked is None else int(leaked.sum()),
+        "learned_from": None if leaked is None else int(leaked.sum()),
         "overlap": None if inspection is None else msgspec.to_builtins(inspection.overlap),
         "remarks": [] if inspection is None else inspection.overlap.lines(run=True),
         "bad_images": [{"path": bad.path, "reason": bad.reason} for bad in data.bad],
@@ -204,14 +204,14 @@ def inspect_run(
     """
     if not run.metrics_path.exists() or (digests := run.results.task.learn_digests) is None:
         return None
-    learn = _learnt_images(run)
+    learn = _learned_images(run)
     if learn is not None and learn.class_names == data.class_names:
         return inspect(learn, data, progress=progress)
     known = [bytes.fromhex(digest) for digest in digests]
     return inspect_known(known, data, progress=progress)
 
 
-def _learnt_images(run: RunFolder) -> Dataset | None:
+def _learned_images(run: RunFolder) -> Dataset | None:
     """Find the training images of a run; None if they are missing or have changed."""
     settings = run.settings
     try:

@@ -32,7 +32,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: Kind
     image: str
-    split: Literal["learnt", "held-out"]
+    split: Literal["learned", "held-out"]
     label: str
     suggested: str | None = None  # the class it is more probably of, or nearest to
     probability: Share | None = None  # of the suggested class
@@ -45,7 +45,7 @@ class Issues(msgspec.Struct, frozen=True, kw_only=True):
     """The findings of a run, grouped by kind, the most suspicious first."""
 
     schema_version: int = SCHEMA_VERSION
-    learnt_images: Count
+    learned_images: Count
     held_out_images: Count
     only_words: Count  # images that are the only one of their class
     to_look_at: dict[str, Count]  # by kind

@@ -266,7 +266,7 @@ def held_out_images(folder: RunFolder, data: str | None, progress: Progress) -> 
             f"it is not known which were held out; {again}"
         )
     if not len(task.held_out):
-        raise RunError(f"{folder.path} held no images out: it learnt from all; {again}")
+        raise RunError(f"{folder.path} held no images out: it learned from all; {again}")
     return task.held_out
 
 

@@ -220,7 +220,7 @@ def _on_other_encoders(
             name: accuracy(head.predict_index(tests[number]), task.held_out.labels)
             for name, head in heads.items()
         }
-        results.append(TransferResult(member.id, figures, learnt_on=True))
+        results.append(TransferResult(member.id, figures, learned_on=True))
     return tuple(results)
 
 

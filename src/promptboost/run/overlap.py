@@ -51,7 +51,7 @@ class CopyCount(msgspec.Struct, frozen=True):
 
     images: Count = 0
     exact: Count = 0  # of these are byte for byte the same as another
-    learnt: Count = 0  # of these are training images; the others are held out
+    learned: Count = 0  # of these are training images; the others are held out
     first: tuple[Copy, ...] = ()
 
     def names(self, labels: bool = False) -> list[str]:
@@ -72,24 +72,24 @@ class Overlap(msgspec.Struct, frozen=True, kw_only=True):
         lines = []
         if leaks.images and run:
             lines.append(
-                f"the run learnt from {leaks.images:,} of these images "
+                f"the run learned from {leaks.images:,} of these images "
                 f"({leaks.exact:,} byte for byte), so the figures are too good: {_few(leaks.names())}"
             )
         elif leaks.images:
             lines.append(
-                f"{count(leaks.images, 'held-out image was', 'held-out images were')} learnt from "
+                f"{count(leaks.images, 'held-out image was', 'held-out images were')} learned from "
                 f"({leaks.exact:,} byte for byte), so the accuracy is too good: {_few(leaks.names())}"
             )
         if mixed.images:
-            held_out = mixed.images - mixed.learnt
+            held_out = mixed.images - mixed.learned
             lines.append(
                 f"{count(mixed.images, 'image has', 'images have')} a copy under another label "
-                f"({mixed.learnt:,} learnt from, {held_out:,} held out): {_few(mixed.names(True))}"
+                f"({mixed.learned:,} learned from, {held_out:,} held out): {_few(mixed.names(True))}"
             )
         if repeats.images:
             lines.append(
                 f"{count(repeats.images, 'image has', 'images have')} a copy in the same class "
-                f"({repeats.learnt:,} learnt from, {repeats.images - repeats.learnt:,} held out): "
+                f"({repeats.learned:,} learned from, {repeats.images - repeats.learned:,} held out): "
                 f"{_few(repeats.names())}"
             )
         return lines
@@ -98,7 +98,7 @@ class Overlap(msgspec.Struct, frozen=True, kw_only=True):
     def without(self) -> str:
         """Label of the accuracy without leaked images."""
         images = count(self.leaks.images, "held-out image that was", "held-out images that were")
-        return f"without the {images} learnt from"
+        return f"without the {images} learned from"
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,8 @@ def inspect(
     >>> held_out = Dataset((LabeledImage("2", "ice", red),), learn.class_names)
     >>> for line in inspect(learn, held_out).overlap.lines():
     ...     print(line)
-    1 held-out image was learnt from (1 byte for byte), so the accuracy is too good: 2 = 0
-    2 images have a copy under another label (1 learnt from, 1 held out): 2 (ice) = 0 (fire)
+    1 held-out image was learned from (1 byte for byte), so the accuracy is too good: 2 = 0
+    2 images have a copy under another label (1 learned from, 1 held out): 2 (ice) = 0 (fire)
     """
     images = (*learn.images, *held_out.images)
     return _inspect(
@@ -150,15 +150,15 @@ def inspect_known(
     digests: Sequence[bytes], held_out: Dataset, *, progress: Progress = no_progress
 ) -> Inspection:
     """Find copies if only the digests of the training images are known."""
-    learnt = len(digests)
+    learned = len(digests)
     near = near_images(held_out.images, progress=progress)
     return _inspect(
         [*digests, *(image.digest() for image in held_out.images)],
-        np.concatenate([np.full(learnt, UNKNOWN), held_out.labels]),
-        [*[""] * learnt, *held_out.ids],
+        np.concatenate([np.full(learned, UNKNOWN), held_out.labels]),
+        [*[""] * learned, *held_out.ids],
         held_out.class_names,
-        learnt,
-        ((i + learnt, j + learnt) for i, j in near),
+        learned,
+        ((i + learned, j + learned) for i, j in near),
     )
 
 
@@ -167,16 +167,16 @@ def _inspect(
     labels: Indices,
     names: Sequence[str],
     class_names: Sequence[str],
-    learnt: int,
+    learned: int,
     near: Iterable[Pairs],
     most: int | None = _KEPT,
 ) -> Inspection:
-    copies = find_copies(digests, labels, learnt, near)
+    copies = find_copies(digests, labels, learned, near)
 
     def copy(i: int, j: int) -> Copy:
         one, other = (class_names[labels[k]] if labels[k] != UNKNOWN else "" for k in (i, j))
         exact = digests[i] == digests[j]
-        return Copy(names[i], one, i >= learnt, names[j], other, j >= learnt, exact)
+        return Copy(names[i], one, i >= learned, names[j], other, j >= learned, exact)
 
     def counted(partners: Indices) -> CopyCount:
         copied = np.flatnonzero(partners >= 0)
@@ -186,16 +186,16 @@ def _inspect(
         return CopyCount(
             len(pairs),
             sum(digests[i] == digests[j] for i, j in pairs),
-            sum(i < learnt for i, _ in pairs),
+            sum(i < learned for i, _ in pairs),
             tuple(copy(i, j) for i, j in shown[:most]),
         )
 
     overlap = Overlap(
-        leaks=counted(copies.learnt),
+        leaks=counted(copies.learned),
         contradictions=counted(copies.other_class),
         repeats=counted(copies.same_class),
     )
-    return Inspection(overlap, copies.learnt[learnt:] >= 0)
+    return Inspection(overlap, copies.learned[learned:] >= 0)
 
 
 def among(pairs: Iterable[Pairs], positions: Indices, whole: int) -> Iterable[Pairs]:

@@ -105,13 +105,13 @@ class ResidualResult(msgspec.Struct, frozen=True, kw_only=True):
 class TransferResult(msgspec.Struct, frozen=True):
     """The same text on another encoder: accuracy by method, None where nothing was measured.
 
-    `learnt_on` is whether the fit used this encoder, too.
+    `learned_on` is whether the fit used this encoder, too.
     """
 
     encoder: str
     accuracy: dict[str, Share | None]
     note: str = ""
-    learnt_on: bool = False
+    learned_on: bool = False
 
     def of(self, method: str) -> float | None:
         """Return the accuracy of a method."""

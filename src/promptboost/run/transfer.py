@@ -39,7 +39,7 @@ class _Measured:
     are: str = "held out"
     note: str = ""
     left_out: int = 0
-    learn: Dataset | None = None  # those the run learnt from, where they are the same still
+    learn: Dataset | None = None  # those the run learned from, where they are the same still
 
 
 def transfer_run(
@@ -56,9 +56,9 @@ def transfer_run(
     """Embed the text of a run with another encoder, and measure it on held-out images.
 
     `source` is where the run's images are now. Other images can be given too: all of them, or their
-    split ``test``, are measured on, but for those the run learnt from.
+    split ``test``, are measured on, but for those the run learned from.
 
-    Where the images that the run learnt from are still the same, a residual is learnt from them anew;
+    Where the images that the run learned from are still the same, a residual is learned from them anew;
     else the text answers alone, and the note says so. With `text_only` it does so in any case, and no image
     of the fit is looked at.
 
@@ -80,9 +80,11 @@ def transfer_run(
     figures = _measure(head, pool, measured.data, embedder)
     note = measured.note
     if with_residual and measured.learn is None:
-        note += "; " * bool(note) + "without a residual, which is learnt from the images of the fit"
-    learnt_on = embedder.encoder.id in [item.id for item in ensemble.encoders[1:]]
-    moved = TransferResult(embedder.encoder.id, figures, note, learnt_on)
+        note += (
+            "; " * bool(note) + "without a residual, which is learned from the images of the fit"
+        )
+    learned_on = embedder.encoder.id in [item.id for item in ensemble.encoders[1:]]
+    moved = TransferResult(embedder.encoder.id, figures, note, learned_on)
     with folder.writing("transfer"):
         # Others may have written since: what is added to is what is there now.
         if _read(folder).fingerprint != ensemble.fingerprint:
@@ -143,7 +145,7 @@ def _add_transfer(folder: RunFolder, moved: TransferResult) -> str:
 def _measure(
     head: Head, pool: PromptPool | None, held_out: Dataset, embedder: Embedder
 ) -> dict[str, float | None]:
-    """Compare a head with what its encoder does without having learnt; None where nothing can be."""
+    """Compare a head with what its encoder does without having learned; None where nothing can be."""
     figures: dict[str, float | None] = dict.fromkeys((*TEXT_BASELINES, OURS))
     if not len(held_out):
         return figures
@@ -188,20 +190,20 @@ def _held_out(
 
 
 def _others(folder: RunFolder, data: Dataset, progress: Progress) -> _Measured:
-    """Leave out the images that the run learnt from, as far as it says which they are."""
+    """Leave out the images that the run learned from, as far as it says which they are."""
     inspection = inspect_run(folder, data, progress=progress)
     if inspection is None:
-        note = "measured on other images; the run does not say whether it learnt from some"
-        return _Measured(data, "perhaps learnt from", note)
-    learnt = int(inspection.leaked.sum())
+        note = "measured on other images; the run does not say whether it learned from some"
+        return _Measured(data, "perhaps learned from", note)
+    learned = int(inspection.leaked.sum())
     rest = data.subset(np.flatnonzero(~inspection.leaked))
     if not len(rest):
-        note = "not measured: the run learnt from all these images"
-    elif learnt:
-        note = f"measured on other images; left out, as the run learnt from them: {learnt}"
+        note = "not measured: the run learned from all these images"
+    elif learned:
+        note = f"measured on other images; left out, as the run learned from them: {learned}"
     else:
         note = "measured on other images"
-    return _Measured(rest, "none the same as one learnt from", note, learnt)
+    return _Measured(rest, "none the same as one learned from", note, learned)
 
 
 def _all_or_test(task: Task) -> Dataset:

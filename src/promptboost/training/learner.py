@@ -356,8 +356,8 @@ def recorded_settings(
         recorded["scale_choice"] = scale_choice
     recorded["views"] = 0 if shots.views is None else shots.views.shape[1]
     # Changes with the ids, labels and order of the images. The name is that of earlier files.
-    labelled = json.dumps([list(image_ids), shots.labels.tolist()])
-    recorded["pictures"] = _short_hash(labelled.encode())
+    labeled = json.dumps([list(image_ids), shots.labels.tolist()])
+    recorded["pictures"] = _short_hash(labeled.encode())
     start = None if weights is None else np.asarray(weights, dtype="<f8").tobytes()
     recorded["start_weights"] = "uniform" if start is None else _short_hash(start)
     if taken := sorted(set(recorded) & set(notes)):

@@ -1,4 +1,4 @@
-"""What the gradient composer minimises, its gap, its sweeps and the optimum, as plain as possible.
+"""What the gradient composer minimizes, its gap, its sweeps and the optimum, as plain as possible.
 
 Everything is float64 and knows nothing of copies that move, of candidates, or of sums kept up to date:
 each question is answered from all logits anew. A bank is an array of shares, the template's first.
@@ -188,7 +188,7 @@ def unit_grid(rows):
 def make_task(seed, *, K=3, n=18, P=6, D=5, templates=1, noise=0.7, weights="uniform", **settings):
     """Images and prompts around one point a class; ``noise`` decides how hard it is."""
     rng = np.random.default_rng(seed)
-    centres = rng.standard_normal((K, D))
+    centers = rng.standard_normal((K, D))
     y = np.arange(n) % K
     v = {
         "uniform": np.ones(n),
@@ -196,9 +196,9 @@ def make_task(seed, *, K=3, n=18, P=6, D=5, templates=1, noise=0.7, weights="uni
         "zeros": np.where(np.arange(n) % 5 == 4, 0.0, rng.random(n) + 0.05),
     }[weights]
     pool = GridPool(
-        unit_grid(centres[:, None] + noise * rng.standard_normal((K, templates, D))),
-        tuple(unit_grid(c + 1.5 * noise * rng.standard_normal((P, D))) for c in centres),
+        unit_grid(centers[:, None] + noise * rng.standard_normal((K, templates, D))),
+        tuple(unit_grid(c + 1.5 * noise * rng.standard_normal((P, D))) for c in centers),
     )
-    X = unit_grid(centres[y] + noise * rng.standard_normal((n, D)))
+    X = unit_grid(centers[y] + noise * rng.standard_normal((n, D)))
     asked = {"logit_scale": 8.0, "copies": 16, "spread": 0.5, "caution": 0.0, "tolerance": 0.0}
     return Task(X, y, v, pool, GradientSettings(**{**asked, **settings}))

@@ -122,7 +122,7 @@ def test_the_cut_changes_no_more_than_rounding(monkeypatch, classes, encoders):
 
 @settings(max_examples=25)
 @given(st.integers(0, 10**6), st.integers(1, 4), st.sampled_from([8.0, 60.0, 500.0]))
-def test_blocks_minimise_what_the_formulas_say(seed, classes, scale):
+def test_blocks_minimize_what_the_formulas_say(seed, classes, scale):
     """Also where one class has all of a row, so that the others' share is lost in the total's rounding."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks_module, "CLASSES", classes)

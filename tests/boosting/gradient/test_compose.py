@@ -43,7 +43,7 @@ def varied(seed, **others):
     return make_task(seed, **{**asked, **others})
 
 
-# --- what is minimised --------------------------------------------------------------------------
+# --- what is minimized --------------------------------------------------------------------------
 
 
 @given(tasks)

@@ -123,7 +123,7 @@ def test_rows_of_no_weight_and_rows_that_do_not_change_move_nothing():
     assert best_copies(z, delta, other, np.array([1.0, 0.0]), own, (0.0, 0.0), 4, 4) == 4
 
 
-def test_the_penalty_alone_is_minimised():
+def test_the_penalty_alone_is_minimized():
     """γ² − γ/2 is lowest at a quarter, whatever the images of no weight say."""
     none = np.zeros(1)
     flat = (none.astype(np.float32), none.astype(np.float32), none, none, np.array([True]))

@@ -54,13 +54,13 @@ def nearly_level(seed, options):
     Candidates tie, or differ in one row that needs one copy more: bounds that are off by one show.
     """
     rng = np.random.default_rng(seed)
-    centre = rng.standard_normal(32)
-    centre = np.rint(centre / np.linalg.norm(centre) * 30_000)
+    center = rng.standard_normal(32)
+    center = np.rint(center / np.linalg.norm(center) * 30_000)
     step = (1, 400)[seed % 2]
 
     def rows(count):
         steps = rng.integers(-1, 2, (count, 32)) * (rng.random((count, 32)) < 0.5)
-        return (centre + step * steps).astype(np.int16)
+        return (center + step * steps).astype(np.int16)
 
     n, K = 24, 3
     prompts = [rows(20) for _ in range(K)]

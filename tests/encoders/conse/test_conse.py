@@ -86,7 +86,7 @@ def test_birds_are_birds_and_cars_are_cars(encoder):
     assert (np.argmax(cars @ texts.T, axis=1) == 1).mean() > 0.9
 
 
-def test_a_row_does_not_depend_on_its_neighbours(encoder):
+def test_a_row_does_not_depend_on_its_neighbors(encoder):
     texts = ["a bird", "a ship on the sea " * 9, "", "the clock of an old town hall"]
     alone = np.concatenate([encoder.encode_texts([text]) for text in texts])
     np.testing.assert_allclose(encoder.encode_texts(texts), alone, atol=1e-5)
@@ -242,10 +242,10 @@ assert "torch" not in sys.modules
 
 
 def test_fit_and_predict_need_no_torch(tmp_path):
-    for label, colour in (("red", "red"), ("blue", "blue")):
+    for label, color in (("red", "red"), ("blue", "blue")):
         (tmp_path / "images" / label).mkdir(parents=True)
         for number in range(3):
-            image = Image.new("RGB", (60 + number, 50), colour)
+            image = Image.new("RGB", (60 + number, 50), color)
             image.save(tmp_path / "images" / label / f"{number}.png")
     lines = [
         "fit images -o run --encoder conse:lite0 --templates clip --shots 2 --rounds 1 --views 0",

@@ -297,7 +297,7 @@ def test_a_hub_that_cannot_be_reached_is_named_with_a_way_out(monkeypatch):
     import huggingface_hub.constants
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    for name in ("ViT-B-32/openai", "hf-hub:some-organisation/some-model"):
+    for name in ("ViT-B-32/openai", "hf-hub:some-organization/some-model"):
         with pytest.raises(EncoderError, match=f"Cannot load {name}: .*ARCHITECTURE@FILE"):
             load_encoder(name, device="cpu")
 

@@ -265,10 +265,10 @@ def test_a_fit_tells_and_records_what_was_chosen(tmp_path, capsys, monkeypatch, 
 
     no_network(monkeypatch)
     monkeypatch.setenv("PROMPTBOOST_ENCODER", "fake:32-0")
-    for name, colour in {"fire": "red", "ice": "blue"}.items():
+    for name, color in {"fire": "red", "ice": "blue"}.items():
         (tmp_path / "photos" / name).mkdir(parents=True)
         for size in (8, 9, 10):
-            Image.new("RGB", (size, 8), colour).save(tmp_path / "photos" / name / f"{size}.png")
+            Image.new("RGB", (size, 8), color).save(tmp_path / "photos" / name / f"{size}.png")
     run = tmp_path / "run"
     answer = call(capsys, "fit", tmp_path / "photos", "-o", run, "--shots", "2", *typed)
     assert answer.code == 0, answer.err

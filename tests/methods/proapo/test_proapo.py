@@ -18,7 +18,7 @@ from promptboost.methods.proapo import ProAPO
 from promptboost.pool import PromptPool, build_pool
 
 ENCODER = FakeEncoder(dim=24)
-# Names say nothing about the colours; some of the sentences do.
+# Names say nothing about the colors; some of the sentences do.
 COLOURS = {"fire": "red", "ice": "blue", "leaf": "green", "sun": "yellow", "coal": "black"}
 NAMES = tuple(COLOURS)
 TEMPLATES = ["a photo of a {}.", "a {}.", "the {}.", "an emoji of a {}.", "an image of a {}."]
@@ -26,7 +26,7 @@ QUICK = ProAPO(epochs=3, group_epochs=3)
 
 
 def shots(encoder: FakeEncoder = ENCODER) -> FewShotSet:
-    seen = [f"{shade} {colour}" for colour in COLOURS.values() for shade in ("", "dark", "pale")]
+    seen = [f"{shade} {color}" for color in COLOURS.values() for shade in ("", "dark", "pale")]
     rows = encoder.encode_texts(seen)[:, None]
     labels = np.repeat(np.arange(len(NAMES)), 3)
     return FewShotSet(RowImages({encoder.id: rows}), labels, NAMES)
@@ -36,11 +36,11 @@ def pool_of(source: str = "CuPL", **extra: dict[str, list[str]]) -> PromptPool:
     misleading = dict(zip(NAMES, [*NAMES[1:], NAMES[0]], strict=True))
     said = {
         name: [
-            f"It is {colour} {colour}.",
+            f"It is {color} {color}.",
             "Everybody has seen one.",
             f"Not {COLOURS[misleading[name]]}.",
         ]
-        for name, colour in COLOURS.items()
+        for name, color in COLOURS.items()
     }
     return build_pool(NAMES, templates=TEMPLATES, descriptions={source: said, **extra})
 
@@ -67,7 +67,7 @@ def test_it_learns_what_to_say_of_each_class() -> None:
         {"prompt_sampling": True},
         {"weighted": True},
         {"max_templates": 2},
-        {"type_words": "colour, thing"},
+        {"type_words": "color, thing"},
         {"epochs": 0, "group_epochs": 0},
         {"groups": 4, "loops": 1},
     ],
@@ -149,7 +149,7 @@ def test_the_source_is_cupl_and_else_everything() -> None:
 
 
 def test_synonyms_in_the_pool_are_names_not_sentences() -> None:
-    synonyms = {name: [f"{colour} {colour} thing"] for name, colour in COLOURS.items()}
+    synonyms = {name: [f"{color} {color} thing"] for name, color in COLOURS.items()}
     pool = pool_of("mine", synonyms=synonyms)
     given = shots()
     fitted = replace(QUICK, importance=False, groups=4).fit(given, pool, ENCODER)
@@ -169,8 +169,7 @@ def test_fewer_texts_are_embedded_than_there_are() -> None:
             return super().encode_texts(texts)
 
     said = {
-        name: [f"{colour} sentence number{i}." for i in range(40)]
-        for name, colour in COLOURS.items()
+        name: [f"{color} sentence number{i}." for i in range(40)] for name, color in COLOURS.items()
     }
     pool = build_pool(NAMES, templates=TEMPLATES, descriptions={"CuPL": said})
     encoder = Counting()

@@ -37,7 +37,7 @@ def search_of(said: Sequence[Sequence[str]], **settings: Any) -> ClassSearch:
     return ClassSearch(units, fitness, rng, effort=EvolutionEffort(), **(usual | settings))
 
 
-HELPFUL = [[f"it is {colour} {colour}", "everybody knows it"] for colour in COLOURS]
+HELPFUL = [[f"it is {color} {color}", "everybody knows it"] for color in COLOURS]
 
 
 def test_names_only_is_the_templates_of_the_first_stage() -> None:

@@ -98,9 +98,9 @@ def test_a_rare_confusion_gives_way_to_the_cluster() -> None:
 
 
 def test_clusters_are_found_where_there_are_some() -> None:
-    centres = np.linalg.qr(rng().standard_normal((12, 7)))[0].T
+    centers = np.linalg.qr(rng().standard_normal((12, 7)))[0].T
     family = np.arange(42) % 7
-    rows = centres[family] + 0.02 * rng().standard_normal((42, 12))
+    rows = centers[family] + 0.02 * rng().standard_normal((42, 12))
     clusters = best_clusters(rows, rng())
     together = clusters[:, None] == clusters
     assert (together == (family[:, None] == family)).mean() > 0.95

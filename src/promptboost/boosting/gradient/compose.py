@@ -70,7 +70,7 @@ class GradientSettings:
         How much a bank is drawn to many prompts rather than few.
     caution : float
         An image of which the right class has probability p counts p**caution: those that no sentence
-        explains, mislabelled ones for example, are left alone. 0 is the plain logistic loss.
+        explains, mislabeled ones for example, are left alone. 0 is the plain logistic loss.
     tolerance : float
         Stop when the gap falls below this share of the objective.
     """
@@ -243,7 +243,7 @@ class _Work:
         self._parts = self._keeper.look(X)
 
     def objective(self) -> float:
-        """Return what is minimised; weigh the images anew."""
+        """Return what is minimized; weigh the images anew."""
         self._totals = functools.reduce(np.logaddexp, (part.total for part in self._parts))
         own = np.empty(len(self._y), dtype=np.float32)
         for rows, part in zip(self._rows, self._parts, strict=True):

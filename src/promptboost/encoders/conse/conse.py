@@ -124,7 +124,7 @@ class ConseEncoder:
     Made by :func:`~promptboost.load_encoder`. Its parts are read when first needed: what
     finds all embeddings in a store pays for none of them.
 
-    The rows of the class names are centred on their mean. What all names have in common says
+    The rows of the class names are centered on their mean. What all names have in common says
     nothing about an image, and would make all images alike.
     """
 
@@ -158,7 +158,7 @@ class ConseEncoder:
                 "kind": "conse",
                 "image weights": installed_hash(self._image_file, notes),
                 "image size": variant.image_size,
-                "image centre": CENTRE,
+                "image center": CENTRE,
                 "text weights": self._text_hash,
                 "vocabulary": installed_hash(self._vocabulary, notes),
                 "context length": variant.context_length,
@@ -208,9 +208,9 @@ class ConseEncoder:
             {
                 "size": size,
                 "crop": f"the central square, {CENTRE:g} of the shorter side",
-                "centre": CENTRE,
+                "center": CENTRE,
                 "interpolation": "bicubic",
-                "colours": "RGB",
+                "colors": "RGB",
                 "values": "uint8, 0 to 255",
                 "shape": ["n", size, size, 3],
             },
@@ -260,8 +260,8 @@ class ConseEncoder:
     def _names(self) -> NDArray[np.float64]:
         file = self._kept / f"names-{self.fingerprint}"
         rows = kept_array(file, (1000, self.dim), self._embed_names).astype(np.float64)
-        centred: NDArray[np.float64] = rows - rows.mean(axis=0)
-        return centred
+        centered: NDArray[np.float64] = rows - rows.mean(axis=0)
+        return centered
 
     def _embed_names(self) -> UnitRows:
         sentences = [self.template.format(name) for name in imagenet_class_names()]

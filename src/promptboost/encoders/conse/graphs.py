@@ -97,13 +97,13 @@ _EPSILON = 1e-3
 def efficientnet_graph(weights: Weights, size: int) -> bytes:
     """Make EfficientNet-Lite of its weights: pixels in, logits out.
 
-    The pixels are uint8 of shape (n, size, size, 3). Normalisation is folded into the convolutions,
+    The pixels are uint8 of shape (n, size, size, 3). Normalization is folded into the convolutions,
     in float64: the same function without writing every activation to memory once more.
     """
     builder = GraphBuilder()
     pixels = builder.add("Cast", "pixels", to=1)
-    centred = builder.add("Sub", pixels, builder.constant(np.float32(127)))
-    scaled = builder.add("Mul", centred, builder.constant(np.float32(1 / 128)))
+    centered = builder.add("Sub", pixels, builder.constant(np.float32(127)))
+    scaled = builder.add("Mul", centered, builder.constant(np.float32(1 / 128)))
     states = builder.add("Transpose", scaled, perm=[0, 3, 1, 2])
     network = _Convolutions(builder, weights)
     states = network.layer(states, "_conv_stem", "_bn0", step=2)
@@ -134,7 +134,7 @@ class _Convolutions:
     def layer(
         self, states: str, convolution: str, norm: str, step: int = 1, *, clamp: bool = True
     ) -> str:
-        """Add a convolution with its normalisation, and values kept within 0 and 6."""
+        """Add a convolution with its normalization, and values kept within 0 and 6."""
         kernel = self._weights[f"{convolution}.weight"].astype(np.float64)
         mean, variance, scale, shift = (
             self._weights[f"{norm}.{part}"].astype(np.float64)

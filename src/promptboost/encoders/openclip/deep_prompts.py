@@ -1,4 +1,4 @@
-"""Deep prompts: learnt tokens beside the real ones, in the first layers of both towers of a ViT CLIP."""
+"""Deep prompts: learned tokens beside the real ones, in the first layers of both towers of a ViT CLIP."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,14 +41,14 @@ def _obstacle(model: Any) -> str:
     return ""
 
 
-# What the text prompts of the first layer say before anything is learnt.
+# What the text prompts of the first layer say before anything is learned.
 _FIRST_WORDS = "a photo of a"
 _SPREAD = 0.02
 
 
 @dataclass(frozen=True)
 class DeepPrompts:
-    """The learnt tokens of both towers' first layers, each of shape (layers, tokens, width)."""
+    """The learned tokens of both towers' first layers, each of shape (layers, tokens, width)."""
 
     text: "Tensor"
     vision: "Tensor"
@@ -141,7 +141,7 @@ class PromptedTowers:
         patches = tower.conv1(images.to(self._device, self._dtype)).flatten(2).transpose(1, 2)
         x = torch.cat([_repeated(tower.class_embedding[None], patches), patches], dim=1)
         x = x + tower.positional_embedding.to(x.dtype)
-        # Prompts have no position, but go through the first normalisation as all tokens do.
+        # Prompts have no position, but go through the first normalization as all tokens do.
         x = tower.ln_pre(torch.cat([x, _repeated(prompts[0], x)], dim=1))
         real = x.shape[1] - count
         for layer, block in enumerate(tower.transformer.resblocks):
@@ -173,7 +173,7 @@ class PromptedTowers:
 
         layers = min(depth, len(transformer.resblocks))
         values = rng.normal(0.0, _SPREAD, (layers, tokens, transformer.width))
-        # Prompts are learnt in single precision at least, whatever the model runs in.
+        # Prompts are learned in single precision at least, whatever the model runs in.
         kind = torch.promote_types(self._dtype, torch.float32)
         return torch.from_numpy(values).to(self._device, kind)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _OPSET = 18
 
 
-def pixels_before_normalisation(preprocess: Any, image: "Image") -> NDArray[np.uint8]:
+def pixels_before_normalization(preprocess: Any, image: "Image") -> NDArray[np.uint8]:
     """Do what a model's preprocessing does, up to where pixels become numbers of another scale."""
     for step in preprocess.transforms:
         if type(step).__name__ in ("ToTensor", "MaybeToTensor", "Normalize"):
@@ -26,18 +26,18 @@ def pixels_before_normalisation(preprocess: Any, image: "Image") -> NDArray[np.u
 
 
 def exported_tower(model: Any, preprocess: Any) -> ImageGraph:
-    """Write an image tower as ONNX, with the normalisation of the pixels in front of it."""
+    """Write an image tower as ONNX, with the normalization of the pixels in front of it."""
     import torch
 
     facts = dict(getattr(model.visual, "preprocess_cfg", {}))
-    normalise = next(
+    normalize = next(
         (step for step in preprocess.transforms if type(step).__name__ == "Normalize"), None
     )
     size = model.visual.image_size
     height, width = size if isinstance(size, tuple | list) else (size, size)
-    if normalise is None:
-        raise EncoderError("the preprocessing of this model does not say how pixels are normalised")
-    mean, std = tuple(map(float, normalise.mean)), tuple(map(float, normalise.std))
+    if normalize is None:
+        raise EncoderError("the preprocessing of this model does not say how pixels are normalized")
+    mean, std = tuple(map(float, normalize.mean)), tuple(map(float, normalize.std))
 
     class Tower(torch.nn.Module):
         def __init__(self) -> None:
@@ -76,8 +76,8 @@ def exported_tower(model: Any, preprocess: Any) -> ImageGraph:
         "size": [height, width],
         "crop": str(facts.get("resize_mode", "shortest")),
         "interpolation": str(facts.get("interpolation", "bicubic")),
-        "colours": "RGB",
-        "values": "uint8, 0 to 255; normalised inside",
+        "colors": "RGB",
+        "values": "uint8, 0 to 255; normalized inside",
         "mean": list(mean),
         "std": list(std),
         "shape": ["n", height, width, 3],

@@ -161,16 +161,16 @@ class OpenClipEncoder:
         return OpenClipTower(self.model, self.tokenizer, self.id)
 
     def image_graph(self) -> ImageGraph:
-        """Return the image tower and the normalisation of pixels as a graph."""
+        """Return the image tower and the normalization of pixels as a graph."""
         from promptboost.encoders.openclip.image_tower import exported_tower
 
         return exported_tower(self.model, self.preprocess)
 
     def pixels(self, image: "Image") -> NDArray[np.uint8]:
-        """Return an image as it is before its values are normalised."""
-        from promptboost.encoders.openclip.image_tower import pixels_before_normalisation
+        """Return an image as it is before its values are normalized."""
+        from promptboost.encoders.openclip.image_tower import pixels_before_normalization
 
-        return pixels_before_normalisation(self.preprocess, image)
+        return pixels_before_normalization(self.preprocess, image)
 
     def _lengths(self, texts: Sequence[str], tokens: "torch.Tensor") -> NDArray[np.int64]:
         """Count tokens before truncation, tokenising again only what may have been truncated."""

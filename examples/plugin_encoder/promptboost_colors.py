@@ -1,4 +1,4 @@
-"""A third-party encoder: the mean colour of an image, and the colours that a text names."""
+"""A third-party encoder: the mean color of an image, and the colors that a text names."""
 
 import numpy as np
 from PIL import ImageColor
@@ -6,13 +6,13 @@ from PIL import ImageColor
 from promptboost.encoders import unit_rows
 
 
-class Colours:
+class Colors:
     context_length, causal_text, logit_scale, dim = 77, False, 20.0, 4
 
     def __init__(self, size="16"):
         self.size = int(size)  # images are shrunk to so many pixels a side
-        self.id = f"colours:{self.size}"
-        self.fingerprint = f"colours 1 {self.size}"  # change it when embeddings change
+        self.id = f"colors:{self.size}"
+        self.fingerprint = f"colors 1 {self.size}"  # change it when embeddings change
 
     def encode_texts(self, texts):
         return self._rows([self._named(text) for text in texts])
@@ -29,10 +29,10 @@ class Colours:
         known = [ImageColor.getrgb(word) for word in words if word in ImageColor.colormap]
         return np.mean(known, axis=0) if known else np.full(3, float(len(text) % 100))
 
-    def _rows(self, colours):
-        rgb = np.reshape(colours, (-1, 3)) / 255
+    def _rows(self, colors):
+        rgb = np.reshape(colors, (-1, 3)) / 255
         return unit_rows(np.hstack([rgb, np.full((len(rgb), 1), 0.1)]))  # black is no zero row
 
 
 def load(rest, device=None):
-    return Colours(rest)
+    return Colors(rest)
