@@ -128,7 +128,7 @@ def test_a_cluster_that_asks_for_a_token_gets_it_or_says_so(tmp_path, closed):
         (place / ".ray").mkdir(parents=True)
         (place / ".ray" / "auth_token").write_text(token)
     look = (
-        "import sys; from promptboost.distributed import open_engine as o; "
+        "import sys; from promptboost.distributed.engine import open_engine as o; "
         "o(sys.argv[1], say=print).close()"
     )
     folder = tempfile.mkdtemp(prefix="pb-", dir="/tmp")

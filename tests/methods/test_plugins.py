@@ -204,7 +204,7 @@ class TestFiles:
         install(tmp_path, monkeypatch, f"majority = {HERE}:Majority")
         save_fitted(Majority().fit(SHOTS, POOL, ENCODER), tmp_path / "fitted")
         code = (
-            "import sys; from promptboost.methods import load_fitted; "
+            "import sys; from promptboost.methods.archive import load_fitted; "
             "from promptboost.encoders.fake import FakeEncoder; "
             f"assert {HERE!r} not in sys.modules; "
             f"print(load_fitted({str(tmp_path / 'fitted')!r}, FakeEncoder(dim=16)).kind)"

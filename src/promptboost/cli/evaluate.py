@@ -69,8 +69,9 @@ def evaluate(
     """Measure a run on other labeled images.
 
     DATA is as for fit. If it has a split called test, that is used, else all of it: on training images,
-    figures are too good. With --held-out, DATA need only be given if the images of the fit were moved. Each look at held-out images is counted: after edits that were chosen by looking at
-    them, they no longer show how good the run is on new images.
+    figures are too good. With --held-out, DATA need only be given if the images of the fit were moved.
+    Each look at held-out images is counted: after edits that were chosen by looking at them, they no
+    longer show how good the run is on new images.
 
     With --on ray, --shard or --storage, images are read and embedded in shards, and DATA may also be a
     Parquet file, a tar, a folder of those, or a URL.
