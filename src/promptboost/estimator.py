@@ -32,7 +32,7 @@ from promptboost.encoders.base import Encoder, members_of
 from promptboost.encoders.default import AUTO
 from promptboost.encoders.embedder import Embedder, TextSource
 from promptboost.encoders.group import EncoderGroup
-from promptboost.encoders.trust import check_trusted
+from promptboost.encoders.registry import check_trusted
 from promptboost.errors import DataError, EncoderError, LabelError, SettingError, a_type
 from promptboost.model import PromptEnsemble
 from promptboost.model.classifier import PromptClassifier, load

@@ -7,8 +7,7 @@ from PIL import Image
 
 from promptboost import PromptEnsemble, load
 from promptboost.encoders.embedder import Embedder
-from promptboost.encoders.registry import register_encoder
-from promptboost.encoders.trust import check_trusted
+from promptboost.encoders.registry import check_trusted, register_encoder
 from promptboost.errors import EncoderError
 from promptboost.model import Round
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptboost.boosting.balance import Balance
 from promptboost.model import PromptEnsemble, Round
 from promptboost.model.edits import Change, apply_changes, original_names
+from promptboost.model.head import Balance
 from promptboost.model.scores import SentenceScores
 
 WORDS = [f"sentence {number}" for number in range(9)]

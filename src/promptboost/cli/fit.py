@@ -104,7 +104,7 @@ def fit(
     before = _before(folder) if resume else None
     settings = (FitConfig() if before is None else before.settings).merged(asked)
     if "encoder" not in asked and before is not None:
-        from promptboost.encoders.trust import check_trusted
+        from promptboost.encoders.registry import check_trusted
 
         for name in settings.encoders:
             check_trusted(name, allow_download=opening["allow_download"])

@@ -253,7 +253,7 @@ def grow(
     # Errors should appear before anything is paid for.
     growth.check_growable(run, file)
     if new_run is not None:
-        from promptboost.encoders.trust import check_trusted
+        from promptboost.encoders.registry import check_trusted
 
         RunFolder(new_run).check_free(overwrite=overwrite, resume=False)
         for name in RunFolder(run).settings.encoders:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 #: gradients goes down to 0.08, where many crops show background only.
 DEFAULT_SCALE = (0.5, 1.0)
 
+#: The name of view 0, the image itself.
+ORIGINAL = "original"
+
 _RATIO = (3 / 4, 4 / 3)
 
 
@@ -65,7 +68,7 @@ def view_name(seed: int, number: int, scale: tuple[float, float] = DEFAULT_SCALE
     """
     _check(number, scale)
     if number == 0:
-        return "original"
+        return ORIGINAL
     # "crop-1" is the version of the recipe: it changes when the same chances cut another crop.
     return f"crop-1/{float(scale[0])}-{float(scale[1])}/seed-{seed}/{number}"
 

@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from promptboost.data.dataset import Dataset, LabeledImage
 from promptboost.data.decode import BadImage, ImageError, file_bytes, read_image
-from promptboost.data.views import draw_view, view_name
-from promptboost.encoders.base import Encoder, UnitRows, batches
+from promptboost.data.views import ORIGINAL, draw_view, view_name
+from promptboost.encoders.base import Encoder, UnitRows
 from promptboost.encoders.registry import load_encoder
 from promptboost.errors import EmbeddingError, InputError, SettingError, StoreError
 from promptboost.progress import Advance, Progress, no_progress, stage
@@ -430,7 +431,8 @@ class ImageStream:
     def _looked_up(self, pool: ThreadPoolExecutor) -> Iterator[ImageBlock]:
         """Return blocks with what is stored of them, while the next one is read and hashed."""
         coming: deque[tuple[list[LabeledImage], list[Future[bytes | BadImage]]]] = deque()
-        for images in batches(self.images, max(1, STORED_AT_ONCE // self.views)):
+        source, count = iter(self.images), max(1, STORED_AT_ONCE // self.views)
+        while images := list(islice(source, count)):
             coming.append((images, [pool.submit(_digest, image) for image in images]))
             if len(coming) > 1:
                 yield self._found(*coming.popleft())
@@ -468,7 +470,7 @@ class ImageStream:
         except ImageError as error:
             return error.bad
         return {
-            view: draw_view(image, _VIEW_SEED, digest, view, scale=self.scale)
+            view: draw_view(image, _VIEW_SEED, digest, view, scale=self.scale) if view else image
             for view in sorted(views)
         }
 
@@ -477,7 +479,8 @@ class ImageStream:
         for embedder, rows, missing in zip(self.embedders, block.rows, block.missing, strict=True):
             wanted = set(missing)
             places = [place for place in decoded if place in wanted]
-            for some in batches(places, ENCODED_AT_ONCE):
+            for start in range(0, len(places), ENCODED_AT_ONCE):
+                some = places[start : start + ENCODED_AT_ONCE]
                 encoded = embedder.encoder.encode_images([decoded[place] for place in some])
                 rows[tuple(np.transpose(some))] = encoded
                 embedder.computed["images"] += len(some)
@@ -520,7 +523,8 @@ def view_keys(digest: bytes, views: int, scale: tuple[float, float]) -> list[byt
 
 @lru_cache(maxsize=16)
 def _view_names(views: int, scale: tuple[float, float]) -> tuple[str, ...]:
-    return tuple(view_name(_VIEW_SEED, number, scale) for number in range(views))
+    crops = (view_name(_VIEW_SEED, number, scale) for number in range(1, views))
+    return (ORIGINAL, *crops)
 
 
 def _first(keys: Sequence[bytes]) -> dict[bytes, int]:

@@ -13,7 +13,7 @@ from promptboost.data.dataset import Dataset
 from promptboost.data.memory import as_embeddings, as_images, holds_images
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import Embedder, TextSource, embed_texts
-from promptboost.encoders.trust import check_trusted
+from promptboost.encoders.registry import check_trusted
 from promptboost.errors import (
     DataError,
     EncoderError,

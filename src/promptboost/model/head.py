@@ -1,4 +1,4 @@
-"""Head: an ensemble of prompts, embedded by one encoder, as one matrix."""
+"""Head: an ensemble of prompts, embedded by one encoder, as one matrix; and the balance of its classes."""
 
 import hashlib
 import json
@@ -20,7 +20,6 @@ from promptboost.io import load_json, open_regular, write_bytes
 from promptboost.model.ensemble import PromptEnsemble, Round
 
 if TYPE_CHECKING:
-    from promptboost.boosting.balance import Balance
     from promptboost.boosting.residual import Residual
 
 SCHEMA_VERSION = 1
@@ -31,6 +30,87 @@ _METADATA_KEY = "promptboost"
 
 # The smallest probability whose logarithm is finite.
 _TINY = np.finfo(np.float64).tiny
+
+#: Square of the length of the mean embedding below which images point in all directions: then a class
+#: cannot be moved towards all of them at once.
+SCATTERED = 0.02
+
+
+@dataclass(frozen=True, eq=False)
+class Balance:
+    r"""What a head keeps of the images it was learned from, for classes that are added later.
+
+    The words of a fit were chosen on images, and a residual was fitted to what they missed; the words of an
+    added class were not. Uncorrected, it swallows the others where its sentences suit any image, and
+    starves where the others have a residual. So its row is moved along the mean of the images,
+    :math:`\mu`, until it scores on the mean image as the others do on average, and a *lift* further.
+    :math:`\mu` and the lift are all that is kept of the images, so that a class can be added without them.
+
+    Attributes
+    ----------
+    class_names : tuple of str
+        The classes that had images.
+    center : array of shape (D,)
+        The mean embedding of the images.
+    text_lift, lift : float
+        How far above the mean of the others an added class is put on the mean image, for the text alone
+        and with the residual; in units of cosines with the text.
+
+    Examples
+    --------
+    Of two classes that share a direction, the one that was added has more of it than the other.
+
+    >>> balance = Balance(("cat",), np.array([1.0, 0.0]), text_lift=0.1, lift=0.1)
+    >>> balance.rows(("cat", "dog"), np.array([[0.5, 0.1], [0.9, 0.4]]), lift=0.1)
+    array([[0.5, 0.1],
+           [0.6, 0.4]])
+    """
+
+    class_names: tuple[str, ...]
+    center: NDArray[np.floating] = field(repr=False)
+    text_lift: float
+    lift: float
+
+    def rows(
+        self, class_names: tuple[str, ...], matrix: NDArray[np.floating], lift: float
+    ) -> NDArray[np.floating]:
+        """Return class rows in which those of added classes are in balance with the others."""
+        learned = np.array([name in self.class_names for name in class_names])
+        if learned.all() or not learned.any() or matrix.shape[1] != len(self.center):
+            return matrix
+        unit = self.center / (self.center @ self.center)
+        scores = matrix @ self.center
+        missing = np.where(learned, 0.0, scores[learned].mean() + lift - scores)
+        return np.asarray(matrix + np.outer(missing, unit), dtype=matrix.dtype)
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the balance as a JSON-serializable dict."""
+        return {
+            "class_names": list(self.class_names),
+            "center": self.center.tolist(),
+            "text_lift": self.text_lift,
+            "lift": self.lift,
+        }
+
+    @classmethod
+    def from_record(cls, record: object) -> "Balance | None":
+        """Read what :meth:`to_record` returns; None for anything else, as the file may be a stranger's."""
+        if not isinstance(record, Mapping):
+            return None
+        names, center = record.get("class_names"), record.get("center")
+        lifts = [record.get(name) for name in ("text_lift", "lift")]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            return None
+        if not isinstance(center, list) or not all(_is_number(x) for x in (*center, *lifts)):
+            return None
+        mean = np.array(center, dtype=np.float64)
+        if not SCATTERED / 2 <= mean @ mean <= 1.01:
+            return None
+        return cls(tuple(names), mean, *map(float, lifts))  # type: ignore[arg-type]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e6
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +150,7 @@ class Head:
     pool_fingerprint : str, optional
         The pool that the residual was validated with; None if it was fitted without one.
     balance : Balance, optional
-        Bias correction for classes without training images: see :mod:`promptboost.boosting.balance`.
+        Bias correction for classes without training images.
 
     Notes
     -----
@@ -109,7 +189,7 @@ class Head:
     residual: NDArray[np.floating] | None = field(default=None, repr=False)
     text_scale: float | None = None
     pool_fingerprint: str | None = None
-    balance: "Balance | None" = field(default=None, repr=False)
+    balance: Balance | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         dtype = np.float64 if np.asarray(self.weights).dtype == np.float64 else np.float32

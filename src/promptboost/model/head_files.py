@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from promptboost.boosting.balance import Balance
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import (
     EncoderError,
@@ -26,7 +25,7 @@ from promptboost.errors import (
 )
 from promptboost.io import FIRST, load_json, read_text, write_json
 from promptboost.model.ensemble import PromptEnsemble
-from promptboost.model.head import Head, head_of
+from promptboost.model.head import Balance, Head, head_of
 
 #: Digests of the residuals, and under "heads" the balances, by name of the head file.
 RESIDUAL_FILE = "residual.json"

@@ -11,8 +11,7 @@ import numpy as np
 from promptboost.compare.cells import ResultLog
 from promptboost.compare.method_code import code_of
 from promptboost.data.benchmarks.registry import BENCHMARKS
-from promptboost.encoders.registry import MODELS, load_encoder
-from promptboost.encoders.trust import check_trusted
+from promptboost.encoders.registry import MODELS, check_trusted, load_encoder
 from promptboost.errors import PromptBoostError
 from promptboost.methods import make_method
 from promptboost.paper.plans import CellSpec, PaperPlan

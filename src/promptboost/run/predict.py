@@ -11,6 +11,7 @@ from promptboost.data.folder import find_images
 from promptboost.encoders.embedder import ImageStream
 from promptboost.errors import DataError, RunError
 from promptboost.model.classifier import PromptClassifier, check_share, load
+from promptboost.model.ensemble import ENSEMBLE_FILE
 from promptboost.model.head import mean_proba
 from promptboost.model.prediction import Prediction
 from promptboost.progress import Progress, no_progress, stage
@@ -29,7 +30,8 @@ def open_classifier(
     allow_download: bool = False,
 ) -> PromptClassifier:
     """Load the classifier of a run; see :func:`promptboost.load` for the parameters."""
-    RunFolder(run).check_readable()
+    if not (run / ENSEMBLE_FILE).exists():
+        RunFolder(run).check_readable()
     classifier = load(
         run,
         encoder,

@@ -13,7 +13,7 @@ from promptboost.config import FitConfig
 from promptboost.data import Dataset
 from promptboost.data.shots import Task, load_task
 from promptboost.data.source import DataSource
-from promptboost.encoders.trust import check_trusted
+from promptboost.encoders.registry import check_trusted
 from promptboost.errors import DataError, PoolError, RunError, command_name, count, few
 from promptboost.io import read_bytes
 from promptboost.model import PromptEnsemble

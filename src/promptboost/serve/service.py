@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.encoders.embedder import Embedder
+from promptboost.encoders.registry import check_trusted
 from promptboost.encoders.runtime import hash_bytes
-from promptboost.encoders.trust import check_trusted
 from promptboost.errors import PromptBoostError, RunError, SettingError, few, without_place
 from promptboost.io import Stamp, file_stamp, read_bytes, steady
 from promptboost.model.classifier import PromptClassifier, load

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptboost.boosting.balance import LOST, RECOGNIZED, Balance
 from promptboost.model import Head, PromptEnsemble, Round
+from promptboost.model.head import Balance
 from promptboost.training import Trainer
 from promptboost.training.examples import Examples
+from promptboost.training.trainer import LOST, RECOGNIZED, measure_balance
 
 NAMES = tuple("abcdefgh")
 
@@ -111,7 +112,7 @@ def test_nothing_is_moved_where_no_class_was_added_or_none_is_known():
 def test_the_lift_keeps_its_promises_on_classes_that_pretend(seed):
     rows, labels, words = world(seed, classes=5, images=6, dim=24)
     names = NAMES[:5]
-    balance = Balance.of(names, rows, labels, words, words, words)
+    balance = measure_balance(names, rows, labels, words, words, words)
     found, lost = [], []
     for k, name in enumerate(names):
         others = tuple(other for other in names if other != name)
@@ -131,12 +132,12 @@ def test_the_lift_keeps_its_promises_on_classes_that_pretend(seed):
 
 def test_images_in_all_directions_have_no_balance():
     rows = unit(np.vstack([np.eye(4), -np.eye(4)])).astype(np.float32)
-    assert Balance.of(("a", "b"), rows, np.arange(8) % 2, rows[:2], rows[:2], rows[:2]) is None
+    assert measure_balance(("a", "b"), rows, np.arange(8) % 2, rows[:2], rows[:2], rows[:2]) is None
 
 
 def test_a_record_is_read_as_it_was_written_and_nothing_else_is():
     rows, labels, words = world()
-    balance = Balance.of(NAMES, rows, labels, words, words, words)
+    balance = measure_balance(NAMES, rows, labels, words, words, words)
     record = json.loads(json.dumps(balance.to_record()))
     again = Balance.from_record(record)
     assert again.to_record() == record
