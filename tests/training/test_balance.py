@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from promptboost.boosting.residual import LOST, RECOGNIZED
 from promptboost.model import Head, PromptEnsemble, Round
 from promptboost.model.head import Balance
 from promptboost.training import Trainer
 from promptboost.training.examples import Examples
-from promptboost.training.trainer import LOST, RECOGNIZED, measure_balance
+from promptboost.training.trainer import measure_balance
 
 NAMES = tuple("abcdefgh")
 

@@ -72,6 +72,12 @@ _AS_GOOD = 0.25
 _SURE = 2.0
 # Multiplications of one pass over the images beyond which one fold alone is set aside.
 _MANY = 5 * 10**9
+#: Share of the images of a class that would be recognized, had it been added by words alone,
+RECOGNIZED = 0.7
+#: unless the others would lose more than this share of theirs.
+LOST = 0.015
+# Images that lie further from the mean than this are hardly moved along it, and say nothing of the lift.
+_NEAR = 0.2
 
 
 @dataclass(frozen=True)
@@ -492,3 +498,30 @@ def _checked_rows(rows: ArrayLike, X: Floats, y: Indices, dimensions: int) -> Fl
     if not np.isfinite(checked).all():
         raise EmbeddingError("there are class rows that are not finite")
     return checked
+
+
+def added_class_lift(
+    rows: Floats, labels: NDArray[np.integer], matrix: Floats, unseen: Floats, center: Floats
+) -> float:
+    """Return how far a class that is added by text alone is lifted on the mean image `center`.
+
+    Each class of the fit is treated as if it had been added by text alone, with the rows `unseen`, to all
+    others, with the rows `matrix`: a share of ``RECOGNIZED`` of its images is then recognized, or fewer if
+    the others lost more than a share of ``LOST`` of theirs.
+    """
+    along = rows @ center / (center @ center)
+    near = along > _NEAR
+    rows, labels, along = rows[near], labels[near], along[near]
+    scores, own = rows @ matrix.T, (np.arange(len(labels)), labels)
+    right = scores.argmax(axis=1) == labels
+    start = (matrix.mean(axis=0) - unseen) @ center
+    added = rows @ unseen.T + along[:, None] * start
+    # The lift beyond which an image is taken from its class by each of the others, if that had it.
+    taken = (scores[own][:, None] - added) / along[:, None]
+    taken[own] = np.inf
+    taken[~right] = np.inf
+    scores[own] = -np.inf
+    found = (scores.max(axis=1) - added[own]) / along
+    allowed = int(LOST * (taken.size - len(labels)))
+    most = float(np.partition(taken, allowed, axis=None)[allowed])
+    return min(float(np.quantile(found, RECOGNIZED)), most)

@@ -12,6 +12,7 @@ from promptboost.boosting import BoostSettings, GradientSettings, GridPool, Shot
 from promptboost.boosting.grid import from_grid
 from promptboost.boosting.residual import (
     Residual,
+    added_class_lift,
     fit_residual,
     fit_text_residual,
     texts_of_folds,
@@ -32,12 +33,6 @@ from promptboost.training.pool_rows import PoolRows
 
 Floats = NDArray[np.floating]
 
-#: Share of the images of a class that would be recognized, had it been added by words alone,
-RECOGNIZED = 0.7
-#: unless the others would lose more than this share of theirs.
-LOST = 0.015
-# Images that lie further from the mean than this are hardly moved along it, and say nothing of the lift.
-_NEAR = 0.2
 # Significant digits that are kept.
 _DIGITS = 7
 
@@ -361,10 +356,6 @@ def measure_balance(
 ) -> Balance | None:
     """Measure the balance on images (n, D).
 
-    The lift is found by pretending: had each class of the fit been added by words alone, and been moved by
-    it, then a share of :data:`RECOGNIZED` of its images would have been recognized; or fewer, if the others
-    would have lost more than a share of :data:`LOST` of theirs.
-
     `text`, `both` and `unseen` are class rows (K, D): of the text, of text and residual, and of words that
     have seen no image. Return None if the images point in all directions.
     """
@@ -374,32 +365,11 @@ def measure_balance(
         return None
     classes = np.searchsorted(learned, labels)
     lifts = [
-        _lift(rows, classes, matrix[learned], unseen[learned], center) for matrix in (text, both)
+        added_class_lift(rows, classes, matrix[learned], unseen[learned], center)
+        for matrix in (text, both)
     ]
     names = tuple(class_names[k] for k in learned.tolist())
     return Balance(names, np.array([_short(x) for x in center]), *map(_short, lifts))
-
-
-def _lift(
-    rows: Floats, labels: NDArray[np.integer], matrix: Floats, unseen: Floats, center: Floats
-) -> float:
-    """Return the lift that suits classes which pretend to be added, each to all the others."""
-    along = rows @ center / (center @ center)
-    near = along > _NEAR
-    rows, labels, along = rows[near], labels[near], along[near]
-    scores, own = rows @ matrix.T, (np.arange(len(labels)), labels)
-    right = scores.argmax(axis=1) == labels
-    start = (matrix.mean(axis=0) - unseen) @ center
-    added = rows @ unseen.T + along[:, None] * start
-    # The lift beyond which an image is taken from its class by each of the others, if that had it.
-    taken = (scores[own][:, None] - added) / along[:, None]
-    taken[own] = np.inf
-    taken[~right] = np.inf
-    scores[own] = -np.inf
-    found = (scores.max(axis=1) - added[own]) / along
-    allowed = int(LOST * (taken.size - len(labels)))
-    most = float(np.partition(taken, allowed, axis=None)[allowed])
-    return min(float(np.quantile(found, RECOGNIZED)), most)
 
 
 def _short(number: float) -> float:
