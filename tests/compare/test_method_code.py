@@ -4,7 +4,7 @@ from promptboost import __version__
 from promptboost.compare import method_code
 from promptboost.compare.method_code import bare_code, code_of
 from promptboost.methods import make_method
-from promptboost.methods.logistic import Logistic
+from promptboost.methods.linear_probes import Logistic
 
 
 @pytest.mark.parametrize(
