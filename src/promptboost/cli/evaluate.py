@@ -99,7 +99,7 @@ def evaluate(
         **opening,
     }
     if place is not None and place.in_shards:
-        from promptboost.distributed.answer_shards import evaluate_in_shards
+        from promptboost.distributed.evaluate_shards import evaluate_in_shards
 
         if held_out or data is None:
             raise SettingError(
