@@ -10,7 +10,7 @@ from promptboost.methods.linear_probes import Logistic
 @pytest.mark.parametrize(
     ("file", "methods"),
     [
-        ("methods/proapo/evolution.py", {"proapo"}),
+        ("methods/proapo/template_search.py", {"proapo"}),
         ("methods/learned_tokens.py", {"coop", "pez", "promptsrc"}),
         ("methods/eft.py", {"coop", "promptsrc"}),
         ("training/learner.py", {"tpb"}),

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 # The share of the shorter side that the network was evaluated on.
-CENTRE = 0.875
+CENTER = 0.875
 # Four images keep the activations inside the cache of a core.
 BATCH = 4
 
@@ -59,7 +59,7 @@ def square_pixels(image: "Image", size: int) -> NDArray[np.uint8]:
     from PIL.Image import Resampling
 
     rgb = image if image.mode == "RGB" else image.convert("RGB")
-    side = CENTRE * min(rgb.size)
+    side = CENTER * min(rgb.size)
     left, top = (rgb.width - side) / 2, (rgb.height - side) / 2
     box = (left, top, left + side, top + side)
     square = rgb.resize((size, size), Resampling.BICUBIC, box=box, reducing_gap=3.0)
@@ -198,7 +198,7 @@ class ConseEncoder:
                 "kind": "conse",
                 "image weights": installed_hash(self._image_file, notes),
                 "image size": variant.image_size,
-                "image center": CENTRE,
+                "image center": CENTER,
                 "text weights": self._text_hash,
                 "vocabulary": installed_hash(self._vocabulary, notes),
                 "context length": variant.context_length,
@@ -247,8 +247,8 @@ class ConseEncoder:
             model,
             {
                 "size": size,
-                "crop": f"the central square, {CENTRE:g} of the shorter side",
-                "center": CENTRE,
+                "crop": f"the central square, {CENTER:g} of the shorter side",
+                "center": CENTER,
                 "interpolation": "bicubic",
                 "colors": "RGB",
                 "values": "uint8, 0 to 255",
