@@ -573,10 +573,8 @@ def _show_token(place: str, call: str, heard: str) -> None:
 
 def _own() -> dict[str, Any]:
     """Return the settings of a new cluster: small, and quiet on a small /dev/shm."""
-    settings: dict[str, Any] = {
-        "include_dashboard": False,
-        "object_store_memory": _OBJECT_STORE_BYTES,
-    }
+    settings: dict[str, Any] = {"include_dashboard": False}
+    settings["object_store_memory"] = _OBJECT_STORE_BYTES
     with contextlib.suppress(OSError):
         shared = os.statvfs("/dev/shm")
         if shared.f_bavail * shared.f_frsize < 2 * _OBJECT_STORE_BYTES:
