@@ -39,8 +39,10 @@ class BoostSettings:
         τ of the softmax over scores.
     seed : int
         Decides which views are drawn and how ties between templates are broken.
-    max_copies, penalty
-        See :func:`~promptboost.boosting.compose_greedily`.
+    max_copies : int, optional
+        The greedy composer adds at most so many copies of a prompt at once.
+    penalty : bool
+        The greedy composer compares prompts by the change of the error per copy, not by the change alone.
     patience : int, optional
         Stop after this many rounds in a row that leave no error. Never by default.
     gradient : GradientSettings, optional
