@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from promptboost.encoders import load_encoder
 from promptboost.encoders.base import encode_with
-from promptboost.encoders.conse.conse import ConseEncoder
-from promptboost.encoders.conse.imagenet import BATCH
+from promptboost.encoders.conse.conse import BATCH, ConseEncoder
 from promptboost.encoders.openclip.openclip import OpenClipEncoder
 from promptboost.encoders.runtime import several_at_once
 from promptboost.pool import TEMPLATES, fill

@@ -12,7 +12,7 @@ from promptboost.errors import EncoderError, LabelError
 from promptboost.methods import FewShotSet, make_method
 from promptboost.methods.archive import load_fitted, save_fitted
 from promptboost.methods.base import RowImages
-from promptboost.methods.logistic import Logistic
+from promptboost.methods.linear_probes import Logistic
 from promptboost.pool import build_pool
 from promptboost.testing import clip_like
 from tests.progress_tools import Recorder

@@ -4,13 +4,13 @@ from promptboost import __version__
 from promptboost.compare import method_code
 from promptboost.compare.method_code import bare_code, code_of
 from promptboost.methods import make_method
-from promptboost.methods.logistic import Logistic
+from promptboost.methods.linear_probes import Logistic
 
 
 @pytest.mark.parametrize(
     ("file", "methods"),
     [
-        ("methods/proapo/evolution.py", {"proapo"}),
+        ("methods/proapo/template_search.py", {"proapo"}),
         ("methods/learned_tokens.py", {"coop", "pez", "promptsrc"}),
         ("methods/eft.py", {"coop", "promptsrc"}),
         ("training/learner.py", {"tpb"}),

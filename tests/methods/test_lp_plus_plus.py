@@ -14,7 +14,7 @@ from promptboost.errors import EncoderError, LabelError, SettingError
 from promptboost.methods import FewShotSet, make_method
 from promptboost.methods.archive import load_fitted, save_fitted
 from promptboost.methods.base import RowImages
-from promptboost.methods.lp_plus_plus import BlendedProbe, LPPlusPlus, descend, first_alpha
+from promptboost.methods.linear_probes import BlendedProbe, LPPlusPlus, descend, first_alpha
 from promptboost.pool import build_pool
 from promptboost.testing import clip_like
 from tests.methods.small_task import ENCODER, IMAGES, OTHER, POOL, SHOTS

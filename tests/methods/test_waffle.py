@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from promptboost.errors import SettingError
 from promptboost.methods import make_method
 from promptboost.methods.archive import load_fitted, save_fitted
-from promptboost.methods.waffle import WORDS, WaffleCLIP
+from promptboost.methods.sentence_means import WORDS, WaffleCLIP
 from tests.methods.small_task import ENCODER, IMAGES, NAMES, OTHER, POOL, SHOTS
 
 BIRDS = ["barn owl", "king_penguin"]

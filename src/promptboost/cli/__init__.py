@@ -11,12 +11,15 @@ from typing import Any
 try:
     import click
 
-    from promptboost.cli.output import INTERRUPTED, echo, guarded, prepare_streams
+    from promptboost.cli.output import INTERRUPTED, Output, echo, guarded, prepare_streams, speaks
     from promptboost.errors import command_name
 except KeyboardInterrupt:  # before there is anything that could be said
     sys.exit(130)
 
 __all__ = ["main", "promptboost"]
+
+# What a shell sets to ask what could follow, whatever path the program was called by.
+_COMPLETION_VARIABLE = "_PROMPTBOOST_COMPLETE"
 
 # In the order of use. Help comes from here, so that listing commands imports none of them.
 _COMMANDS = {
@@ -53,8 +56,17 @@ _HOMES = {
     **dict.fromkeys(("models", "embed", "cache", "doctor"), "encoders"),
     **dict.fromkeys(("diff", "report"), "show"),
     **dict.fromkeys(("transfer", "refit"), "evaluate"),
-    **dict.fromkeys(("push", "pull"), "hub"),
+    **dict.fromkeys(("push", "pull"), "export"),
+    "workbench": "edit",
+    "data": "paper",
 }
+
+_COMPLETION_EPILOG = """
+\b
+bash  promptboost completion bash > ~/.local/share/bash-completion/completions/promptboost
+zsh   promptboost completion zsh > ~/.zfunc/_promptboost    (with fpath+=~/.zfunc before compinit)
+fish  promptboost completion fish > ~/.config/fish/completions/promptboost.fish
+"""
 
 _HELP = """A few labeled images in, an image classifier made of plain sentences out.
 
@@ -89,6 +101,8 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
+        if cmd_name in self.commands:
+            return self.commands[cmd_name]
         module = import_module(f"promptboost.cli.{_HOMES.get(cmd_name, cmd_name)}")
         command: click.Command = getattr(module, cmd_name)
         return command
@@ -140,6 +154,22 @@ def promptboost(ctx: click.Context) -> None:
         echo(ctx.get_help())
 
 
+@promptboost.command(name="completion", epilog=_COMPLETION_EPILOG)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@speaks
+def completion(out: Output, shell: str) -> None:
+    """Write the script that makes a shell complete promptboost's commands and options.
+
+    Open a new shell afterwards.
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None  # click has all three
+    script = kind(promptboost, {}, "promptboost", _COMPLETION_VARIABLE).source().strip()
+    out.result({"shell": shell, "script": script}, script)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave with an exit code (see ``promptboost --help``)."""
     typed = list(sys.argv[1:] if arguments is None else arguments)
@@ -166,7 +196,7 @@ def _invoke(typed: list[str]) -> int:
     result: Any = promptboost.main(
         typed,
         prog_name=command_name(),
-        complete_var="_PROMPTBOOST_COMPLETE",  # the same by whatever path it was called
+        complete_var=_COMPLETION_VARIABLE,
         standalone_mode=False,
     )
     return result if isinstance(result, int) else 0

@@ -201,16 +201,7 @@ class _Attempt:
 class ActorPool:
     """Hands out units to actors, which Ray restarts if they end.
 
-    Parameters
-    ----------
-    ray : module
-    job : Job
-    workers : int, optional
-        The number of actors; by default as many as the cluster has room for, counted again and again.
-    cores : int
-        Cores of each.
-    say : callable
-        Called with a line for people.
+    Without a number of `workers`, the room that the cluster has is counted again and again.
     """
 
     def __init__(self, ray: Any, job: Job, workers: int | None, cores: int, say: Say) -> None:
@@ -393,17 +384,7 @@ class ResidentActor:
 class RayResidents:
     """Residents in actors, which are not restarted: their state would be lost.
 
-    Parameters
-    ----------
-    ray : module
-    path, settings
-        See :meth:`~promptboost.distributed.engine.Engine.residents`.
-    wanted : int
-        How many. Those that do not start in a minute, while others have, are ended.
-    cores : int
-        Cores of each.
-    say : callable
-        Called with a line for people.
+    Of the `wanted` actors, those that do not start in a minute, while others have, are ended.
     """
 
     def __init__(
@@ -592,10 +573,8 @@ def _show_token(place: str, call: str, heard: str) -> None:
 
 def _own() -> dict[str, Any]:
     """Return the settings of a new cluster: small, and quiet on a small /dev/shm."""
-    settings: dict[str, Any] = {
-        "include_dashboard": False,
-        "object_store_memory": _OBJECT_STORE_BYTES,
-    }
+    settings: dict[str, Any] = {"include_dashboard": False}
+    settings["object_store_memory"] = _OBJECT_STORE_BYTES
     with contextlib.suppress(OSError):
         shared = os.statvfs("/dev/shm")
         if shared.f_bavail * shared.f_frsize < 2 * _OBJECT_STORE_BYTES:

@@ -65,7 +65,7 @@ _BUILT_IN: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     (
         "waffle",
         "WaffleCLIP, random words and letters, re-implemented",
-        "methods.waffle:WaffleCLIP",
+        "methods.sentence_means:WaffleCLIP",
         {},
     ),
     ("dclip", "DCLIP descriptors, re-implemented", "methods.sentence_means:DCLIP", {}),
@@ -82,7 +82,7 @@ _BUILT_IN: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("pez", "PEZ, re-implemented", "methods.learned_tokens:PEZ", {}),
     ("coop", "CoOp, re-implemented", "methods.learned_tokens:CoOp", {}),
     ("promptsrc", "PromptSRC, re-implemented", "methods.promptsrc:PromptSRC", {}),
-    ("logistic", "logistic regression on the images", "methods.logistic:Logistic", {}),
+    ("logistic", "logistic regression on the images", "methods.linear_probes:Logistic", {}),
     ("tip-adapter", "Tip-Adapter, re-implemented", "methods.tip_adapter:TipAdapter", {}),
     (
         "tip-adapter-f",
@@ -90,7 +90,7 @@ _BUILT_IN: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
         "methods.tip_adapter:TipAdapter",
         {"tuned": True},
     ),
-    ("lp++", "LP++, re-implemented", "methods.lp_plus_plus:LPPlusPlus", {}),
+    ("lp++", "LP++, re-implemented", "methods.linear_probes:LPPlusPlus", {}),
     ("clap", "CLAP, re-implemented", "methods.clap:CLAP", {}),
     ("promptboost", "promptboost, its default", "methods.promptboost:Boosting", {}),
     (

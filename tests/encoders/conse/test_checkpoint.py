@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
-from promptboost.encoders.conse.checkpoint import read_checkpoint, read_tensors
+from promptboost.encoders.conse.graphs import read_checkpoint, read_tensors
 from promptboost.encoders.runtime import hash_bytes
 from promptboost.errors import EncoderError
 

@@ -9,8 +9,7 @@ from PIL import Image
 from promptboost.data.emoji import load_emoji
 from promptboost.encoders import Encoder, load_encoder
 from promptboost.encoders.base import TruncatedPromptWarning, encode_with
-from promptboost.encoders.conse.conse import ConseEncoder
-from promptboost.encoders.conse.imagenet import square_pixels
+from promptboost.encoders.conse.conse import ConseEncoder, square_pixels
 from promptboost.encoders.runtime import hash_file, installed_hash
 from promptboost.errors import EncoderError, MissingExtraError, SettingError
 from promptboost.pool.names import imagenet_class_names

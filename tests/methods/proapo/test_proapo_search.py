@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from promptboost.methods.proapo.evolution import (
+from promptboost.methods.proapo.template_search import (
     EvolutionEffort,
     Space,
     add,

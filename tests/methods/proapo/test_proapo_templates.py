@@ -7,9 +7,9 @@ import pytest
 
 from promptboost.encoders.base import UnitRows
 from promptboost.encoders.fake import FakeEncoder
-from promptboost.methods.proapo.evolution import EvolutionEffort
 from promptboost.methods.proapo.template_search import (
     Chosen,
+    EvolutionEffort,
     Fitness,
     choose_templates,
     drawing_weights,

@@ -6,9 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from promptboost.data.benchmarks.layout import ImageIndex, Place, find_place, unpacked_first
 from promptboost.data.benchmarks.registry import Benchmark, benchmark_named
-from promptboost.data.benchmarks.splits import Item, Lists, read_lists
+from promptboost.data.benchmarks.splits import (
+    ImageIndex,
+    Item,
+    Lists,
+    Place,
+    find_place,
+    read_lists,
+    unpacked_first,
+)
 from promptboost.data.dataset import Dataset, LabeledImage
 from promptboost.data.decode import cut_off
 from promptboost.errors import DataError, count, few

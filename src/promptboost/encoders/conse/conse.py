@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from promptboost.encoders.base import UnitRows, batches, report_truncated, unit_rows
 from promptboost.encoders.conse import graphs
-from promptboost.encoders.conse.checkpoint import read_checkpoint
-from promptboost.encoders.conse.imagenet import CENTRE, ImageNetClassifier, square_pixels
+from promptboost.encoders.conse.graphs import read_checkpoint
 from promptboost.encoders.conse.sentences import (
     ConseTower,
     OnnxBert,
@@ -34,8 +33,10 @@ from promptboost.encoders.runtime import (
     installed_hash,
     kept_array,
     kept_bytes,
+    onnx_session,
     pick_device,
     require_modules,
+    several_at_once,
 )
 from promptboost.errors import EncoderError, SettingError
 from promptboost.io import cache_folder
@@ -45,6 +46,45 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from promptboost.encoders.base import DifferentiableText
+
+
+# The share of the shorter side that the network was evaluated on.
+CENTER = 0.875
+# Four images keep the activations inside the cache of a core.
+BATCH = 4
+
+
+def square_pixels(image: "Image", size: int) -> NDArray[np.uint8]:
+    """Scale the central square of an image to `size` × `size` pixels."""
+    from PIL.Image import Resampling
+
+    rgb = image if image.mode == "RGB" else image.convert("RGB")
+    side = CENTER * min(rgb.size)
+    left, top = (rgb.width - side) / 2, (rgb.height - side) / 2
+    box = (left, top, left + side, top + side)
+    square = rgb.resize((size, size), Resampling.BICUBIC, box=box, reducing_gap=3.0)
+    return np.asarray(square)
+
+
+class ImageNetClassifier:
+    """EfficientNet-Lite as ONNX, which maps pixels of `size` × `size` to logits."""
+
+    def __init__(self, model: bytes, size: int) -> None:
+        self.size = size
+        # One thread for a batch and several batches at a time: threads of one batch wait for each
+        # other at every layer.
+        self._session = onnx_session(model, threads=1)
+
+    def logits(self, images: Iterable["Image"]) -> NDArray[np.float32]:
+        """Classify images: one row of 1000 logits each."""
+        none = np.zeros((0, 1000), dtype=np.float32)
+        return np.concatenate([none, *several_at_once(self._classify, batches(images, BATCH))])
+
+    def _classify(self, images: list["Image"]) -> NDArray[np.float32]:
+        pixels = np.stack([square_pixels(image, self.size) for image in images])
+        (logits,) = self._session.run(None, {"pixels": pixels})
+        return np.asarray(logits)
+
 
 # Images whose probabilities are in memory at a time.
 _BLOCK = 64
@@ -158,7 +198,7 @@ class ConseEncoder:
                 "kind": "conse",
                 "image weights": installed_hash(self._image_file, notes),
                 "image size": variant.image_size,
-                "image center": CENTRE,
+                "image center": CENTER,
                 "text weights": self._text_hash,
                 "vocabulary": installed_hash(self._vocabulary, notes),
                 "context length": variant.context_length,
@@ -207,8 +247,8 @@ class ConseEncoder:
             model,
             {
                 "size": size,
-                "crop": f"the central square, {CENTRE:g} of the shorter side",
-                "center": CENTRE,
+                "crop": f"the central square, {CENTER:g} of the shorter side",
+                "center": CENTER,
                 "interpolation": "bicubic",
                 "colors": "RGB",
                 "values": "uint8, 0 to 255",

@@ -162,13 +162,13 @@ class OpenClipEncoder:
 
     def image_graph(self) -> ImageGraph:
         """Return the image tower and the normalization of pixels as a graph."""
-        from promptboost.encoders.openclip.image_tower import exported_tower
+        from promptboost.encoders.openclip.tower import exported_tower
 
         return exported_tower(self.model, self.preprocess)
 
     def pixels(self, image: "Image") -> NDArray[np.uint8]:
         """Return an image as it is before its values are normalized."""
-        from promptboost.encoders.openclip.image_tower import pixels_before_normalization
+        from promptboost.encoders.openclip.tower import pixels_before_normalization
 
         return pixels_before_normalization(self.preprocess, image)
 

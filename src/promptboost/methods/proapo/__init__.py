@@ -11,8 +11,13 @@ from promptboost.errors import PoolError
 from promptboost.methods.base import FewShotSet, Group, Method, Transfer, check_numbers
 from promptboost.methods.fitted import TextClassifier
 from promptboost.methods.proapo.class_search import ClassSearch, ClassUnits, units_of
-from promptboost.methods.proapo.evolution import EvolutionEffort
-from promptboost.methods.proapo.template_search import Chosen, Fitness, choose_templates, library
+from promptboost.methods.proapo.template_search import (
+    Chosen,
+    EvolutionEffort,
+    Fitness,
+    choose_templates,
+    library,
+)
 from promptboost.pool import PromptPool
 from promptboost.pool.pool import sentence_sources, sentences
 

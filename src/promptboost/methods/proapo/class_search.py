@@ -11,10 +11,13 @@ from numpy.typing import NDArray
 from promptboost.boosting.composition import log_losses
 from promptboost.encoders.base import Encoder
 from promptboost.methods.fitted import embed_distinct
-from promptboost.methods.proapo.evolution import Candidate, EvolutionEffort, Space, evolve
 from promptboost.methods.proapo.template_search import (
+    Candidate,
+    EvolutionEffort,
     Fitness,
+    Space,
     drawing_weights,
+    evolve,
     falls_too_far,
     unit,
     written,

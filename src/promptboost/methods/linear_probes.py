@@ -1,4 +1,4 @@
-"""LP++ (Huang et al., 2024): a linear probe whose rows are images and text, blended for each class."""
+"""Linear probes: logistic regression, and LP++ (Huang et al., 2024), which blends images and text."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from promptboost.baselines.baselines import fit_probe
 from promptboost.boosting.composition import log_losses
 from promptboost.encoders.base import Encoder
 from promptboost.errors import SettingError
@@ -21,6 +22,39 @@ from promptboost.methods.base import (
 from promptboost.methods.fitted import LinearClassifier, logit_slopes
 from promptboost.methods.sentence_means import ZeroShot
 from promptboost.pool import PromptPool
+
+
+@dataclass(frozen=True)
+class Logistic(Method):
+    """Logistic regression on the embeddings of images and their crops; no text is read.
+
+    The strength of regularization is chosen by cross-validation over the few images, and kept in
+    the classifier's details as ``C``.
+
+    Parameters
+    ----------
+    seed : int
+        Divides the images into folds.
+    """
+
+    name: ClassVar[str] = "logistic"
+    group: ClassVar[Group] = Group.IMAGES
+    carries_over: ClassVar[Transfer] = Transfer.REFIT
+
+    seed: int = 0
+
+    def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
+        """Check that every class has images."""
+        check_two_classes(shots, "logistic regression", "reads no text")
+
+    def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> LinearClassifier:
+        """Fit; the pool is not used."""
+        self.check(shots, pool, encoder)
+        views = shots.images.views(encoder)
+        weights, intercepts, C = fit_probe(views, shots.labels, seed=self.seed)
+        arrays = weights.astype(np.float32), intercepts.astype(np.float32)
+        return LinearClassifier(self.origin(shots, encoder), *arrays, details={"C": C})
+
 
 Floats = NDArray[Any]
 
