@@ -20,9 +20,9 @@ from promptboost.errors import DataError
 from promptboost.methods import FewShotSet, Method
 from promptboost.methods.base import FileImages, Images, Transfer
 from promptboost.pool import PromptPool
-from promptboost.pool.sources import pool_for
 from promptboost.progress import stage
 from promptboost.run.overlap import Inspection, among, inspect
+from promptboost.run.preflight import pool_for
 
 if TYPE_CHECKING:
     from PIL.Image import Image

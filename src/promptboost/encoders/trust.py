@@ -41,7 +41,7 @@ code that would be imported and run; if you know it and want that, name it yours
     kind, _, rest = name.partition(":")
     if kind in _OWN or name in _known_here():
         return
-    from promptboost.encoders.default import AUTO
+    from promptboost.config import AUTO
     from promptboost.encoders.openclip.weights import is_here
 
     if kind != "hf-hub" and rest and re.fullmatch(r"[\w.-]+", kind):

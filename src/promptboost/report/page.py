@@ -19,11 +19,10 @@ from promptboost.errors import FileFormatError, RunError, SettingError
 from promptboost.io import load_json, read_text
 from promptboost.model import PromptEnsemble
 from promptboost.model.explanation import Explanation
-from promptboost.model.provenance import Composed
 from promptboost.report import figures, phrases, svg
 from promptboost.report.checks import run_checks
 from promptboost.run.findings import SHOWN, Issues
-from promptboost.run.results import Results
+from promptboost.run.results import Composed, Results
 from promptboost.run.run_folder import RunFolder, public
 from promptboost.run.versions import EDITS_FILE, Lineage
 
