@@ -24,9 +24,9 @@ from promptboost.data.shots import Task, load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.model import Head
 from promptboost.model.head_files import write_head
-from promptboost.pool.sources import pool_for
 from promptboost.pool.templates import PLAIN_TEMPLATE
 from promptboost.run.measurement import EmbeddedTask
+from promptboost.run.preflight import pool_for
 from promptboost.training import Trainer
 
 _FIVE = 5

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
 from promptboost.data import Dataset, LabeledImage, load_data
-from promptboost.data.copies import LEAST_COSINE, near_pairs, thumbnail_rows
+from promptboost.run.overlap import LEAST_COSINE, near_pairs, thumbnail_rows
 
 
 def _saved(image: Image.Image, quality: int) -> bytes:

@@ -25,8 +25,8 @@ from promptboost.config import FitConfig
 from promptboost.data.shots import divide, load_classes
 from promptboost.data.source import DataSource
 from promptboost.encoders.embedder import Embedder
-from promptboost.pool.sources import pool_for
 from promptboost.quality.suspects import find_outliers, label_errors, set_aside_probabilities
+from promptboost.run.preflight import pool_for
 
 Floats = NDArray[np.float64]
 OURS = "promptboost"

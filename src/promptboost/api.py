@@ -6,10 +6,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from promptboost.config import FitConfig
+from promptboost.config import AUTO, FitConfig
 from promptboost.distributed import pool_folder
 from promptboost.encoders.base import Encoder
-from promptboost.encoders.default import AUTO
 from promptboost.encoders.embedder import TextSource
 from promptboost.progress import Progress, ProgressBars, is_interactive
 from promptboost.report import write_card, write_report

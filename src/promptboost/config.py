@@ -15,6 +15,8 @@ from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 from promptboost.errors import FileFormatError, SettingError
 from promptboost.io import LARGEST_INTEGER, LARGEST_NUMBER, load_toml, read_bytes
 
+#: What stands for the choice of an encoder wherever its name may stand.
+AUTO = "auto"
 #: Works on a machine that reaches no model hub.
 DEFAULT_ENCODER = "conse:lite0"
 #: Sees much better, and is taken instead where it can be had: see ``encoders/default.py``.

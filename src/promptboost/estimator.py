@@ -20,6 +20,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from promptboost.config import (
+    AUTO,
     BoostConfig,
     FitConfig,
     checked,
@@ -29,7 +30,6 @@ from promptboost.config import (
 from promptboost.data.dataset import Dataset, warn_of_conflicting_labels
 from promptboost.data.memory import as_images, holds_images
 from promptboost.encoders.base import Encoder, members_of
-from promptboost.encoders.default import AUTO
 from promptboost.encoders.embedder import Embedder, TextSource
 from promptboost.encoders.group import EncoderGroup
 from promptboost.encoders.registry import check_trusted

@@ -11,7 +11,7 @@ from promptboost.errors import PoolError, SettingError
 from promptboost.methods import FewShotSet, make_method
 from promptboost.methods.base import RowImages
 from promptboost.pool import build_pool, save_pool
-from promptboost.pool.sources import pool_for
+from promptboost.run.preflight import pool_for
 
 
 def heads(settings=None, names=("owl", "bat")):

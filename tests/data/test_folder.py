@@ -3,7 +3,7 @@ import os
 import pytest
 
 from promptboost.data import load_data
-from promptboost.data.folder import find_images, read_folder
+from promptboost.data.source import find_images, read_folder
 from promptboost.errors import DataError
 from tests.data.image_tools import plain, write_bad, write_classes
 

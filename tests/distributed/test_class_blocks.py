@@ -16,9 +16,9 @@ from promptboost.distributed.engine import LocalEngine, LocalResidents, Placemen
 from promptboost.distributed.pool_folder import PoolExecutor
 from promptboost.encoders.group import open_embedder
 from promptboost.errors import RunError
-from promptboost.pool.sources import pool_for
 from promptboost.run.fit import fit_run
 from promptboost.run.measurement import EmbeddedTask
+from promptboost.run.preflight import pool_for
 from promptboost.testing import clip_like
 from promptboost.training import Trainer
 from tests.run.run_tools import ENCODER, SENTENCES, request

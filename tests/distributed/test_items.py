@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from promptboost.data import load_data
-from promptboost.data.folder import find_images
+from promptboost.data.source import find_images
 from promptboost.distributed.engine import Job, Placement
 from promptboost.distributed.images import ImageItem, list_items
 from promptboost.distributed.shards import cut, plan_shards

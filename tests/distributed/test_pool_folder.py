@@ -19,9 +19,9 @@ from promptboost.encoders.group import EncoderGroup
 from promptboost.errors import PoolError
 from promptboost.model import PromptEnsemble
 from promptboost.pool import build_pool
-from promptboost.pool.sources import pool_for
 from promptboost.run.fit import fit_run
 from promptboost.run.measurement import EmbeddedTask
+from promptboost.run.preflight import pool_for
 from promptboost.training import PoolTexts, Trainer
 from tests.progress_tools import Recorder
 from tests.run.run_tools import ENCODER, request

@@ -7,7 +7,7 @@ import pytest
 
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.report import write_card, write_report
-from promptboost.report.phrases import escaped, fenced
+from promptboost.report.figures import escaped, fenced
 from tests.report.odd_runs import HOSTILE, hostile_run
 from tests.report.page_tools import Page
 from tests.report.run_tools import without_held_out, write_run

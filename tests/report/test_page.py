@@ -7,7 +7,7 @@ import pytest
 
 from promptboost.report import write_report
 from promptboost.report.figures import rows_per_class
-from promptboost.report.phrases import percent
+from promptboost.report.svg import percent
 from tests.report.odd_runs import HOSTILE, hostile_run, many_run
 from tests.report.page_tools import Page
 from tests.report.run_tools import thumbnails_for, without_held_out, write_run

@@ -1,16 +1,8 @@
 import pytest
 
 from promptboost.cli.output import percent as terminal_percent
-from promptboost.report.phrases import (
-    among,
-    count,
-    escaped,
-    fenced,
-    number,
-    percent,
-    points,
-    printable,
-)
+from promptboost.report.figures import among, count, escaped, fenced, number, points, printable
+from promptboost.report.svg import percent
 
 
 @pytest.mark.parametrize(

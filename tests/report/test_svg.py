@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 
 from promptboost.report.figures import wilson
-from promptboost.report.phrases import runs, spans
-from promptboost.report.svg import Line, Reference, bar, dumbbell, staged_curve, strip
+from promptboost.report.svg import Line, Reference, bar, dumbbell, runs, spans, staged_curve, strip
 from tests.report.page_tools import Page
 
 SHARE = st.floats(0, 1)

@@ -17,8 +17,8 @@ from promptboost.run.evaluate import evaluate_run
 from promptboost.run.fit import fit_run
 from promptboost.run.overlap import Overlap, inspect, inspect_known
 from promptboost.run.results import Results
-from tests.data.test_copies import scene
 from tests.run.run_tools import ENCODER, write_images, write_sentences
+from tests.run.test_copies import scene
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from promptboost.errors import LabelError
 from promptboost.methods.base import FewShotSet, RowImages
 from promptboost.methods.promptboost import Boosting, ResidualClassifier
 from promptboost.model import PromptEnsemble
-from promptboost.pool.sources import pool_for
+from promptboost.run.preflight import pool_for
 from promptboost.run.run_folder import RunFolder
 from promptboost.training.residual_refit import NoPoolWarning
 from tests.cli.cli_tools import call

@@ -84,7 +84,7 @@ def fit(
     (see 'promptboost data check --help'), or the word emoji. RUN is
     the folder to write: the classifier as text (ensemble.json), its vectors, the figures, a report.
     """
-    import promptboost
+    from promptboost.api import fit as fit_run
     from promptboost.data.source import DataSource
     from promptboost.errors import RunError, SettingError
     from promptboost.run.preflight import check_inputs
@@ -114,7 +114,7 @@ def fit(
         check_inputs(DataSource.parse(data), settings)
         settings = settings.merged({"encoder": default_encoder(out)})
     try:
-        results = promptboost.fit(
+        results = fit_run(
             data,
             run,
             settings,

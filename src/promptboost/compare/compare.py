@@ -41,7 +41,7 @@ from promptboost.io import write_text, writing
 from promptboost.methods import make_method
 from promptboost.methods.base import Transfer
 from promptboost.methods.registry import METHODS
-from promptboost.report.phrases import as_text
+from promptboost.report.figures import as_text
 from promptboost.run.overlap import Overlap
 
 _WORKER = "promptboost.compare.cell_worker:open_worker"

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from promptboost.compare.cells import CompareRequest
 from promptboost.data import Dataset
-from promptboost.data.copies import Pairs, near_images
 from promptboost.data.shots import Task, divide, load_classes
 from promptboost.data.source import DataSource
 from promptboost.encoders import Encoder, load_encoder
@@ -20,9 +19,9 @@ from promptboost.errors import DataError
 from promptboost.methods import FewShotSet, Method
 from promptboost.methods.base import FileImages, Images, Transfer
 from promptboost.pool import PromptPool
-from promptboost.pool.sources import pool_for
 from promptboost.progress import stage
-from promptboost.run.overlap import Inspection, among, inspect
+from promptboost.run.overlap import Inspection, Pairs, among, inspect, near_images
+from promptboost.run.preflight import pool_for
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from promptboost.report.phrases import as_text
+from promptboost.report.figures import as_text
 from promptboost.report.svg import Series, accuracy_panels
 
 Lines = Sequence[Mapping[str, Any]]

@@ -72,7 +72,7 @@ _ENDS = (
     (b"\xff\xd8\xff", b"\xff\xd9"),  # JPEG
     (b"\x89PNG\r\n\x1a\n", b"\x00\x00\x00\x00IEND\xaeB`\x82"),
 )
-# Enough to know an image again by: see promptboost.data.copies.
+# Enough to know an image again by: see promptboost.run.overlap.
 THUMBNAIL_SIDE = 12
 _DRAFT_SIDE = 32
 

@@ -14,8 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from promptboost.config import FitConfig, OnBad
 from promptboost.data.dataset import Dataset
-from promptboost.data.folder import NO_CLASS
-from promptboost.data.source import DataSource
+from promptboost.data.source import NO_CLASS, DataSource
 from promptboost.errors import DataError, SettingError, count
 from promptboost.progress import Progress, no_progress
 

@@ -23,10 +23,9 @@ from promptboost.io import cache_folder, read_text
 from promptboost.pool import PromptPool
 from promptboost.pool.io import is_saved_pool, load_pool
 from promptboost.pool.readers import read_sources
-from promptboost.pool.sources import pool_for
 from promptboost.pool.text import clean
 from promptboost.progress import Progress, no_progress
-from promptboost.run.preflight import check_store
+from promptboost.run.preflight import check_store, pool_for
 
 if TYPE_CHECKING:
     from promptboost.training.pool_rows import PoolTexts

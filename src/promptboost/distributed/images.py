@@ -23,9 +23,8 @@ import msgspec
 
 from promptboost.data.dataset import LabeledImage, split_name
 from promptboost.data.decode import BadImage, reason_for
-from promptboost.data.folder import COMPANIONS, NO_CLASS
 from promptboost.data.manifest import MANIFEST_ENDINGS, cell_text, manifest_rows, split_of
-from promptboost.data.source import DataSource
+from promptboost.data.source import COMPANIONS, NO_CLASS, DataSource
 from promptboost.distributed.storage import (
     FileRefusedError,
     StorageError,

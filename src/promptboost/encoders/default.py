@@ -8,8 +8,6 @@ from importlib.util import find_spec
 from promptboost.config import CLIP_ENCODER, DEFAULT_ENCODER
 from promptboost.encoders.openclip.weights import has_weights, hub, status_of_hub
 
-#: What stands for the choice wherever the name of an encoder may stand.
-AUTO = "auto"
 #: Names the encoder to take instead.
 VARIABLE = "PROMPTBOOST_ENCODER"
 #: Where the weights of the default CLIP model are, known without loading open_clip.
@@ -45,17 +43,6 @@ def chosen_encoder() -> EncoderChoice:
     if named := os.environ.get(VARIABLE, "").strip():
         return EncoderChoice(named, f"named by {VARIABLE}")
     return _found()
-
-
-def named_encoder(name: str) -> str:
-    """Return the name of an encoder, that of the choice for ``auto``.
-
-    Examples
-    --------
-    >>> named_encoder("conse:lite2")
-    'conse:lite2'
-    """
-    return chosen_encoder().name if name == AUTO else name
 
 
 @cache  # a hub that comes and goes must not change what one process works with

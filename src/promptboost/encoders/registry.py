@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
+from promptboost.config import AUTO
 from promptboost.encoders.base import ENCODER_PARTS, Encoder
 from promptboost.errors import EncoderError, PromptBoostError, SettingError
 from promptboost.plugins import import_object, load_plugins
@@ -264,10 +265,10 @@ def load_encoder(name: str, *, device: str | None = None, **parameters: Any) -> 
     promptboost.errors.EncoderError: There is no encoder 'conse:lite1'. Did you mean conse:lite2, \
 conse:lite0 or conse:lite2-l6? To see what there is, type: promptboost models
     """
-    if name == "auto":
-        from promptboost.encoders.default import named_encoder
+    if name == AUTO:
+        from promptboost.encoders.default import chosen_encoder
 
-        name = named_encoder(name)
+        name = chosen_encoder().name
     kind, _, rest = name.partition(":")
     if kind in _BUILT_IN and rest:
         return _BUILT_IN[kind](name, rest, device, parameters)

@@ -179,7 +179,7 @@ def add(
     share : float, optional
         Its share in the score of the class afterwards, as by :func:`weight`.
     """
-    check_known(ensemble, class_name)
+    schema.check_class(ensemble.class_names, class_name)
     new = schema.as_bank({sentence: copies}, "sentences")[sentence]
     line = (
         f"added {sentence!r} to {class_name} ({_plural(copies, 'copy', 'copies')} in "
@@ -256,7 +256,7 @@ def rename_class(
     The name alone is a label: predictions only change their spelling. Prompts change where they hold
     the old name as a whole word or words, and then so do their embeddings.
     """
-    check_known(ensemble, class_name)
+    schema.check_class(ensemble.class_names, class_name)
     if to == class_name:
         return ensemble
     if to in ensemble.class_names:
@@ -277,7 +277,7 @@ def rename_class(
 
 def drop_class(ensemble: "PromptEnsemble", class_name: str) -> "PromptEnsemble":
     """Drop a class; the other classes and the sample weights stay as they are."""
-    check_known(ensemble, class_name)
+    schema.check_class(ensemble.class_names, class_name)
     if len(ensemble.class_names) == 2:
         raise LabelError(f"Cannot drop {class_name!r}: a classifier needs two classes.")
     names = tuple(name for name in ensemble.class_names if name != class_name)
@@ -552,17 +552,10 @@ def _check_new_name(name: str, others: Iterable[str]) -> None:
         raise LabelError(str(error)) from error
 
 
-def check_known(ensemble: "PromptEnsemble", class_name: str) -> None:
-    """Raise for an unknown class, with similar names."""
-    if class_name not in ensemble.class_names:
-        close = difflib.get_close_matches(str(class_name), ensemble.class_names, n=3, cutoff=0)
-        raise LabelError(f"There is no class {class_name!r}. Near it: {_listed(close)}.")
-
-
 def _classes_with(ensemble: "PromptEnsemble", prompt: str, class_name: str | None) -> list[str]:
     """List the classes that have a prompt; raise if there is none, with a similar prompt."""
     if class_name is not None:
-        check_known(ensemble, class_name)
+        schema.check_class(ensemble.class_names, class_name)
     searched = ensemble.class_names if class_name is None else (class_name,)
     having = [name for name in searched if any(prompt in r.banks[name] for r in ensemble.rounds)]
     if not having:

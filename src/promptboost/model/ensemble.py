@@ -270,7 +270,7 @@ class PromptEnsemble:
 
         The row of the class in the head is this average of its prompts' rows, times the number of rounds.
         """
-        edits.check_known(self, class_name)
+        schema.check_class(self.class_names, class_name)
         weights: dict[str, float] = {}
         vote = 1.0 / len(self.rounds)
         for round_ in self.rounds:

@@ -11,11 +11,12 @@ ensemble made in Python, with numpy's numbers in it, needs the same checks. Of 4
 6 and leaves the place of 11 faults open (``python -m benchmarks.validation``).
 """
 
+import difflib
 import json
 import math
 import numbers
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any, TypeVar
 
@@ -43,6 +44,13 @@ def as_text(value: object, where: str) -> str:
     except UnicodeEncodeError:
         raise InputError(f"{where}: {value!r} is not valid Unicode text.") from None
     return str(value)
+
+
+def check_class(class_names: Sequence[str], name: str) -> None:
+    """Raise for an unknown class, with similar names."""
+    if name not in class_names:
+        close = difflib.get_close_matches(str(name), class_names, n=3, cutoff=0)
+        raise LabelError(f"There is no class {name!r}. Near it: {', '.join(map(repr, close))}.")
 
 
 def as_number(value: object, where: str, *, positive: bool = False) -> float:

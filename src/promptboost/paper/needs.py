@@ -140,7 +140,7 @@ def _data_need(name: str, request: PaperRequest) -> DataNeed:
         found = find_sentences(name, request.pools)
         if names:
             from promptboost.config import FitConfig
-            from promptboost.pool.sources import pool_for
+            from promptboost.run.preflight import pool_for
 
             pool = pool_for(FitConfig(prompts=found), name, names)
             prompts = sum(len(pool.prompts(class_name)) for class_name in names)

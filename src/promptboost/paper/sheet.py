@@ -16,7 +16,7 @@ from promptboost.io import write_text
 from promptboost.paper.plans import CellSpec, PaperPlan, Slot
 from promptboost.paper.published import PublishedNumber, published
 from promptboost.paper.runner import KEY, PaperRequest, PlanResults
-from promptboost.report.phrases import as_text
+from promptboost.report.figures import as_text
 
 _RIGHT, _WRONG = "✓", "✗"
 _FIELDS = (

@@ -1,6 +1,5 @@
 """Class names: match the names of a file with the classes; read names and synonyms from files."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -18,6 +17,7 @@ from promptboost.pool.text import (
     Spelling,
     check_class_names,
     clean,
+    is_wnid,
     name_key,
 )
 
@@ -220,14 +220,6 @@ def names_of_benchmark(class_names: Iterable[str]) -> Synonyms:
         if all(keys & set(map(name_key, (name, *others))) for name, others in table.items()):
             return table
     return {}
-
-
-_WNID = re.compile(r"n\d{8}")
-
-
-def is_wnid(name: str) -> bool:
-    """Tell whether a name is a WordNet number, such as n01514668."""
-    return _WNID.fullmatch(name) is not None
 
 
 def imagenet_class_names() -> tuple[str, ...]:

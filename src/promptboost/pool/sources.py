@@ -5,14 +5,12 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from promptboost.config import FitConfig
 from promptboost.errors import PoolError, SettingError, few
 from promptboost.pool.io import is_saved_pool, load_pool
 from promptboost.pool.names import NameMatches, match_names
 from promptboost.pool.pool import Concatenate, PromptPool, build_pool, source_matches
-from promptboost.pool.readers import emoji_descriptions, read_sources
+from promptboost.pool.readers import read_sources
 from promptboost.pool.readers.source import Source
-from promptboost.pool.templates import clip_templates
 from promptboost.pool.text import check_class_names, distinct
 
 
@@ -247,36 +245,3 @@ def _no_match(matches: Sequence[ClassMatch], class_names: Sequence[str]) -> str:
 
 def _quoted(names: Sequence[str], most: int = 3) -> str:
     return few([repr(name) for name in names], most)
-
-
-def pool_for(settings: FitConfig, source: object, class_names: Sequence[str]) -> PromptPool:
-    """Make the pool of a fit; the emoji come with sentences of their own.
-
-    A saved pool is used as it is, templates and concatenations included.
-    """
-    if settings.prompts is not None and is_saved_pool(settings.prompts):
-        _check_unset(settings)
-        return read_pool(settings.prompts, class_names)
-    templates = clip_templates() if settings.templates == "clip" else None
-    if settings.prompts is not None:
-        return read_pool(
-            settings.prompts, class_names, templates=templates, concatenate=settings.concatenate
-        )
-    return build_pool(
-        class_names,
-        templates=templates,
-        descriptions=emoji_descriptions() if str(source) == "emoji" else None,
-        concatenate=settings.concatenate,
-        source="descriptions:emoji",
-    )
-
-
-def _check_unset(settings: FitConfig) -> None:
-    """Raise for settings that a saved pool already determines."""
-    for name, default in (("templates", "own"), ("concatenate", "none")):
-        if (value := getattr(settings, name)) != default:
-            raise SettingError(
-                f"{name} is {value!r}, but {settings.prompts} is a saved pool and has been made with "
-                f"its own; leave {name} out, or make the pool again with: promptboost pool build … "
-                f"--{name} {value} -o {Path(settings.prompts or '').name}"
-            )

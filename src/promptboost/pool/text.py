@@ -55,6 +55,14 @@ def name_key(name: str) -> str:
     return text_key(re.sub(r"[_\-]", " ", name))
 
 
+_WNID = re.compile(r"n\d{8}")
+
+
+def is_wnid(name: str) -> bool:
+    """Tell whether a name is a WordNet number, such as n01514668."""
+    return _WNID.fullmatch(name) is not None
+
+
 def is_listed(sentences: object) -> TypeGuard[Iterable[object]]:
     """Return whether a value is an ordered collection of sentences."""
     if isinstance(sentences, str | bytes | Mapping | set | frozenset):

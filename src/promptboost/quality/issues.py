@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from promptboost.baselines.baselines import pool_heads, zero_shot_head
 from promptboost.data import Dataset
-from promptboost.data.copies import LEAST_COSINE
 from promptboost.data.shots import Task, load_task
 from promptboost.errors import DataError, RunError, command_name, count, percent, place
 from promptboost.io import write_json
@@ -31,7 +30,7 @@ from promptboost.quality.suspects import (
 from promptboost.run.evaluate import as_called_now, with_classes
 from promptboost.run.findings import KINDS, SHOWN, Finding, Issues, Kind
 from promptboost.run.fit import images_shown, write_thumbnails
-from promptboost.run.overlap import Copy, CopyCount, inspect
+from promptboost.run.overlap import LEAST_COSINE, Copy, CopyCount, inspect
 from promptboost.run.predict import open_classifier
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.transfer import run_pool

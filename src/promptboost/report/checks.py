@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal
 from promptboost.baselines.measures import OURS, TEXT
 from promptboost.model import PromptEnsemble
 from promptboost.pool.text import NameFinder
-from promptboost.report.figures import wilson
-from promptboost.report.phrases import count, number, percent, points
+from promptboost.report.figures import count, number, points, wilson
+from promptboost.report.svg import percent
 from promptboost.run.results import Results
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
-"""Figures of a report, ready for its templates: which to show, in which order, how many."""
+"""Figures of a report, ready for its templates, and text as pages write it."""
 
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -9,12 +10,13 @@ from markupsafe import Markup
 
 from promptboost.baselines.measures import OURS, TEXT, Answered, MethodResult, ReliabilityBin
 from promptboost.model import PromptEnsemble
-from promptboost.report.phrases import among, number, percent
 from promptboost.report.svg import (
+    THIN,
     Line,
     Point,
     Reference,
     coverage_plot,
+    percent,
     reliability_plot,
     staged_curve,
 )
@@ -22,6 +24,9 @@ from promptboost.run.results import HardImage, Results
 
 # A row is about 600 bytes; a page should stay under three million.
 _TOTAL_ROWS = 3000
+NONE = "–"
+_MARKS = re.compile(r"([\\`*_\[\]<>|~&$#])")
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def wilson(share: float | None, n: int) -> tuple[float, float] | None:
@@ -329,3 +334,63 @@ def _written(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value)
+
+
+def points(before: float | None, after: float | None) -> str:
+    """Write the step from one share to another in percentage points, with its sign."""
+    if before is None or after is None:
+        return NONE
+    text = f"{100 * (after - before):+.1f}"
+    return "0.0" if float(text) == 0 else text.replace("-", "−")
+
+
+def number(value: float | None) -> str:
+    """Write a number with as many digits as are of use."""
+    if value is None:
+        return NONE
+    if value == int(value):
+        return f"{int(value):,}".replace(",", THIN)
+    return f"{value:.3g}"
+
+
+def count(how_many: int, noun: str, plural: str | None = None) -> str:
+    """Write a number of things."""
+    return f"{number(how_many)} {noun if how_many == 1 else plural or noun + 's'}"
+
+
+def among(names: Sequence[str], most: int = 5) -> str:
+    """List the first few of many names and say how many more there are."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {number(rest)} more" if rest > 0 else "")
+
+
+def printable(text: str) -> str:
+    r"""Replace what cannot be written as UTF-8: bytes of file names that are not text."""
+    return _SURROGATES.sub("\ufffd", text)
+
+
+def as_text(line: str) -> str:
+    r"""Return a line for a page of Markdown, in which nothing is a mark.
+
+    Examples
+    --------
+    >>> print(as_text("a_b |  [c]"))
+    a\_b \| \[c\]
+    """
+    return _MARKS.sub(r"\\\1", " ".join(line.split()))
+
+
+_ADDRESS = re.compile(r"(?i)(:|www)(//|\.)")
+
+
+def escaped(text: str) -> str:
+    r"""Escape text that stands within a line."""
+    # Some renderers make links of bare addresses; a prompt should not become one.
+    return _ADDRESS.sub(r"\1\\\2", as_text(text))
+
+
+def fenced(code: str, language: str = "") -> str:
+    """Set code between fences longer than any row of backticks in it."""
+    longest = max((len(row) for row in re.findall("`+", code)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{code}\n{fence}"

@@ -19,11 +19,10 @@ from promptboost.errors import FileFormatError, RunError, SettingError
 from promptboost.io import load_json, read_text
 from promptboost.model import PromptEnsemble
 from promptboost.model.explanation import Explanation
-from promptboost.model.provenance import Composed
-from promptboost.report import figures, phrases, svg
+from promptboost.report import figures, svg
 from promptboost.report.checks import run_checks
 from promptboost.run.findings import SHOWN, Issues
-from promptboost.run.results import Results
+from promptboost.run.results import Composed, Results
 from promptboost.run.run_folder import RunFolder, public
 from promptboost.run.versions import EDITS_FILE, Lineage
 
@@ -144,7 +143,7 @@ def _read_explanations(file: Path) -> dict[str, Explanation]:
 
 def render(template: str, **values: Any) -> str:
     """Render a template of this package to text that UTF-8 can encode."""
-    return phrases.printable(_environment().get_template(template).render(**values))
+    return figures.printable(_environment().get_template(template).render(**values))
 
 
 @cache
@@ -162,15 +161,15 @@ def _environment() -> "Environment":
         keep_trailing_newline=True,
     )
     environment.filters.update(
-        percent=phrases.percent,
-        number=phrases.number,
-        md=phrases.escaped,
-        among=phrases.among,
-        fenced=phrases.fenced,
+        percent=svg.percent,
+        number=figures.number,
+        md=figures.escaped,
+        among=figures.among,
+        fenced=figures.fenced,
     )
     environment.globals.update(
-        points=phrases.points,
-        count=phrases.count,
+        points=figures.points,
+        count=figures.count,
         bar=svg.bar,
         dumbbell=svg.dumbbell,
         strip=svg.strip,

@@ -10,7 +10,15 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from promptboost.report.phrases import percent, runs, spans
+from promptboost import errors
+
+#: A space that numbers are grouped by.
+THIN = "\u202f"
+
+
+def percent(share: float | None) -> str:
+    """Write a share as a percentage with one decimal and a thin space."""
+    return errors.percent(share).replace(" ", THIN)
 
 
 def element(name: str, *content: str, **attributes: object) -> Markup:
@@ -108,6 +116,23 @@ def dumbbell(before: float | None, after: float | None) -> Markup:
 
 def _at(share: float) -> str:
     return f"{100 * min(max(share, 0.0), 1.0):.4g}%"
+
+
+def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Find the first and the last of each row of neighbors among increasing whole numbers."""
+    found: list[tuple[int, int]] = []
+    for item in numbers:
+        if found and item == found[-1][1] + 1:
+            found[-1] = (found[-1][0], item)
+        else:
+            found.append((item, item))
+    return found
+
+
+def spans(numbers: Iterable[int], most: int = 8) -> str:
+    """Write increasing whole numbers with runs drawn together."""
+    written = [f"{low}–{high}" if high > low else f"{low}" for low, high in runs(numbers)]
+    return ", ".join(written if len(written) <= most else [*written[:most], "…"])
 
 
 def strip(rounds: Sequence[int], of: int) -> Markup:

@@ -9,7 +9,7 @@ import numpy as np
 
 from promptboost.data import LabeledImage
 from promptboost.data.decode import BadImage, ImageError
-from promptboost.data.folder import find_images
+from promptboost.data.source import find_images
 from promptboost.errors import DataError
 from promptboost.model import PromptClassifier
 from promptboost.model.explanation import Explanation

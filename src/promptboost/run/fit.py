@@ -30,7 +30,6 @@ from promptboost.model import PromptEnsemble
 from promptboost.model.explanation import SHOWN, explain_rows
 from promptboost.model.head_files import check_head_file, write_head
 from promptboost.model.prediction import Prediction, csv_text
-from promptboost.pool.sources import pool_for
 from promptboost.progress import Progress, no_progress, stage
 from promptboost.run.measurement import EmbeddedTask, measure, shares_of_words
 from promptboost.run.overlap import inspect
@@ -41,6 +40,7 @@ from promptboost.run.preflight import (
     check_same_content,
     check_same_request,
     lasting_settings,
+    pool_for,
     pool_remarks,
     prompts_remarks,
     task_remarks,

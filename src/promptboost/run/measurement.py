@@ -25,11 +25,11 @@ from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.group import EncoderGroup
 from promptboost.model import Head, PromptEnsemble
 from promptboost.model.head import mean_index, mean_proba, staged_heads
-from promptboost.model.provenance import Composed
 from promptboost.pool import PromptPool
 from promptboost.progress import Progress, no_progress
 from promptboost.run.overlap import Inspection
 from promptboost.run.results import (
+    Composed,
     EncoderFacts,
     HardImage,
     LeftOut,

@@ -7,7 +7,7 @@ from typing import Any
 
 from promptboost.data import LabeledImage
 from promptboost.data.decode import BadImage
-from promptboost.data.folder import find_images
+from promptboost.data.source import find_images
 from promptboost.encoders.embedder import ImageStream
 from promptboost.errors import DataError, RunError
 from promptboost.model.classifier import PromptClassifier, check_share, load

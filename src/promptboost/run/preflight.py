@@ -1,4 +1,4 @@
-"""Checks before a fit, and remarks on its images and sentences."""
+"""Checks before a fit, its pool, and remarks on its images and sentences."""
 
 import contextlib
 import errno
@@ -9,17 +9,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from shlex import quote
 
-from promptboost.config import PRESETS, FitConfig
+from promptboost.config import AUTO, PRESETS, FitConfig
 from promptboost.data.shots import Task
 from promptboost.data.source import DataSource
-from promptboost.encoders.default import named_encoder
+from promptboost.encoders.default import chosen_encoder
 from promptboost.encoders.embedder import Embedder
-from promptboost.errors import PoolError, RunError, StoreError
+from promptboost.errors import PoolError, RunError, SettingError, StoreError
 from promptboost.io import sweep
-from promptboost.pool import PromptPool
+from promptboost.pool import PromptPool, build_pool, read_pool
 from promptboost.pool.io import is_saved_pool, saved_templates
-from promptboost.pool.names import is_wnid
-from promptboost.pool.readers import read_sources
+from promptboost.pool.readers import emoji_descriptions, read_sources
+from promptboost.pool.templates import clip_templates
+from promptboost.pool.text import is_wnid
 from promptboost.run.run_folder import RunFolder
 
 
@@ -101,7 +102,8 @@ START_AGAIN = "add --overwrite instead of --resume to start again"
 
 def lasting_settings(settings: FitConfig) -> FitConfig:
     """Return settings with the full names of encoders and the absolute path of the sentences."""
-    settings = settings.merged({"encoder": tuple(map(named_encoder, settings.encoders))})
+    names = (chosen_encoder().name if name == AUTO else name for name in settings.encoders)
+    settings = settings.merged({"encoder": tuple(names)})
     if settings.prompts is None or not Path(settings.prompts).exists():
         return settings
     return settings.merged({"prompts": str(Path(settings.prompts).absolute())})
@@ -140,6 +142,39 @@ def _same_source(one: DataSource, other: DataSource) -> bool:
     if one.path and other.path and not (one.benchmark or other.benchmark):
         return one.path.resolve() == other.path.resolve()
     return str(one.lasting) == str(other.lasting)
+
+
+def pool_for(settings: FitConfig, source: object, class_names: Sequence[str]) -> PromptPool:
+    """Make the pool of a fit; the emoji come with sentences of their own.
+
+    A saved pool is used as it is, templates and concatenations included.
+    """
+    if settings.prompts is not None and is_saved_pool(settings.prompts):
+        _check_unset(settings)
+        return read_pool(settings.prompts, class_names)
+    templates = clip_templates() if settings.templates == "clip" else None
+    if settings.prompts is not None:
+        return read_pool(
+            settings.prompts, class_names, templates=templates, concatenate=settings.concatenate
+        )
+    return build_pool(
+        class_names,
+        templates=templates,
+        descriptions=emoji_descriptions() if str(source) == "emoji" else None,
+        concatenate=settings.concatenate,
+        source="descriptions:emoji",
+    )
+
+
+def _check_unset(settings: FitConfig) -> None:
+    """Raise for settings that a saved pool already determines."""
+    for name, default in (("templates", "own"), ("concatenate", "none")):
+        if (value := getattr(settings, name)) != default:
+            raise SettingError(
+                f"{name} is {value!r}, but {settings.prompts} is a saved pool and has been made with "
+                f"its own; leave {name} out, or make the pool again with: promptboost pool build … "
+                f"--{name} {value} -o {Path(settings.prompts or '').name}"
+            )
 
 
 _BAD_SHOWN = 10

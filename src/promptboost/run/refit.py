@@ -19,7 +19,6 @@ from promptboost.io import read_bytes
 from promptboost.model import PromptEnsemble
 from promptboost.model.edits import original_names
 from promptboost.pool import PromptPool, build_pool
-from promptboost.pool.sources import pool_for
 from promptboost.progress import Progress, no_progress
 from promptboost.run.fit import (
     Finish,
@@ -31,7 +30,7 @@ from promptboost.run.fit import (
 )
 from promptboost.run.measurement import EmbeddedTask, measure
 from promptboost.run.overlap import inspect, inspect_known
-from promptboost.run.preflight import check_place, task_remarks
+from promptboost.run.preflight import check_place, pool_for, task_remarks
 from promptboost.run.results import Results
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.versions import Lineage

@@ -22,9 +22,9 @@ from promptboost.model.head_files import (
     write_head,
 )
 from promptboost.pool import PromptPool
-from promptboost.pool.sources import pool_for
 from promptboost.progress import Progress, no_progress
 from promptboost.run.evaluate import as_called_now, inspect_run, with_classes
+from promptboost.run.preflight import pool_for
 from promptboost.run.results import TransferResult
 from promptboost.run.run_folder import RunFolder
 from promptboost.training import Trainer

@@ -14,7 +14,7 @@ from promptboost.encoders.group import EncoderGroup
 from promptboost.errors import LabelError, count
 from promptboost.model import PromptEnsemble
 from promptboost.model.classifier import PromptClassifier
-from promptboost.model.edits import check_known
+from promptboost.model.schema import check_class
 from promptboost.pool import PromptPool
 from promptboost.pool.templates import PLAIN_TEMPLATE
 from promptboost.progress import Progress, no_progress
@@ -80,7 +80,7 @@ def refit(
     """
     ensemble, names = classifier.ensemble, [str(label) for label in labels]
     for name in dict.fromkeys(names):
-        check_known(ensemble, name)
+        check_class(ensemble.class_names, name)
     if len(set(names)) < 2:
         raise LabelError("images of two classes or more are needed")
     embedders = classifier.embedders

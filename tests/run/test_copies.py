@@ -5,15 +5,15 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from promptboost.data import LabeledImage
-from promptboost.data import copies as module
-from promptboost.data.copies import (
+from promptboost.errors import DataError
+from promptboost.run import overlap as module
+from promptboost.run.overlap import (
     UNKNOWN,
     find_copies,
     near_images,
     near_pairs,
     thumbnail_rows,
 )
-from promptboost.errors import DataError
 from tests.data.image_tools import encoded, plain
 
 
