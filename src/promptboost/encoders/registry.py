@@ -185,7 +185,6 @@ code that would be imported and run; if you know it and want that, name it yours
     kind, _, rest = name.partition(":")
     if kind in _MADE_HERE or name in _known_here():
         return
-    from promptboost.encoders.default import AUTO
     from promptboost.encoders.openclip.weights import is_here
 
     if kind != "hf-hub" and rest and re.fullmatch(r"[\w.-]+", kind):
