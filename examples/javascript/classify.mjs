@@ -6,12 +6,12 @@ import sharp from "sharp";
 
 const [folder, file] = process.argv.slice(2);
 const about = JSON.parse(await readFile(`${folder}/classifier.json`, "utf-8"));
-const { size, centre } = about.preprocessing;
+const { size, center } = about.preprocessing;
 
 // The central square of the image, scaled to what the tower takes.
 const image = sharp(file).rotate().flatten({ background: "white" }).toColourspace("srgb");
 const { data, info } = await image.raw().toBuffer({ resolveWithObject: true });
-const side = Math.round(centre * Math.min(info.width, info.height));
+const side = Math.round(center * Math.min(info.width, info.height));
 const [left, top] = [info.width, info.height].map((length) => Math.floor((length - side) / 2));
 const pixels = await sharp(data, { raw: info })
   .extract({ left, top, width: side, height: side })
