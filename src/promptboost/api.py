@@ -75,8 +75,8 @@ def fit(
     >>> import promptboost
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     run = promptboost.fit("emoji", f"{folder}/run", encoder="fake:64-0", shots=2, views=0)
-    ...     run.results.task.classes
-    20
+    ...     run.results.task.classes, len(run.ensemble)
+    (20, 1)
     """
     merged = (config or FitConfig()).merged(settings)
     if "encoder" not in settings and config is None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import promptboost
-from promptboost.baselines.measures import word_shares
+from promptboost.baselines.measures import text_shares
 from promptboost.errors import RunError
 from promptboost.model import Head
 from promptboost.model.classifier import PromptClassifier
@@ -77,13 +77,13 @@ def test_logits_are_text_and_residual_added(run):
     )
 
 
-def test_shares_of_words_are_one_without_and_between_with_a_residual(run):
+def test_shares_of_the_text_need_a_residual_and_are_between(run):
     head, rows = promptboost.load(run).head, np.eye(32, dtype=np.float32)
-    assert (word_shares(head.without_residual(), rows) == 1).all()
-    assert ((word_shares(head, rows) >= 0) & (word_shares(head, rows) < 1)).all()
+    assert text_shares(head.without_residual(), rows) is None
+    assert ((text_shares(head, rows) >= 0) & (text_shares(head, rows) < 1)).all()
     # Ten times the residual leaves the words less to say.
     louder = replace(head, residual=head.residual * 10)
-    assert word_shares(louder, rows).mean() < word_shares(head, rows).mean()
+    assert text_shares(louder, rows).mean() < text_shares(head, rows).mean()
 
 
 def test_a_forged_residual_is_left_out(run, caplog):
@@ -233,7 +233,7 @@ def test_each_image_says_how_much_of_its_answer_is_words(run):
         [*csv.DictReader((run / "predictions.csv").read_text().splitlines())],
     )
     images = [run.parent / "images" / row["image"] for row in rows]
-    shares = word_shares(head, promptboost.load(run).embedder.originals(images))
+    shares = text_shares(head, promptboost.load(run).embedder.originals(images))
     np.testing.assert_allclose([float(row["text_share"]) for row in rows], shares, atol=1e-3)
     assert results.residual.text_share == pytest.approx(shares.mean())
     by_image = {row["image"]: float(row["text_share"]) for row in rows}

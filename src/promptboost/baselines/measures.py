@@ -240,20 +240,24 @@ def _sure_and_right(
     return chances.max(axis=1), chances.argmax(axis=1) == labels
 
 
-def word_shares(head: Head, rows: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return the share of the text in each prediction, from 0 (all residual) to 1 (all text).
+def text_shares(head: Head, rows: NDArray[np.floating]) -> NDArray[np.float64] | None:
+    """Return the share of the text in each prediction, from 0 to 1; None without a residual.
 
     The margin over the next class is the sum of a margin of the text and one of the residual; the share
     is that of the text, by absolute values.
     """
-    if head.residual is None or not len(rows):
-        return np.ones(len(rows))
+    if head.residual is None:
+        return None
+    if not len(rows):
+        return np.ones(0)
     text = head.without_residual().scores(rows).astype(np.float64) * (head.text_scale or 1.0)
-    rest = rows.astype(np.float64) @ head.residual.T
+    residual = rows.astype(np.float64) @ head.residual.T
     each = np.arange(len(rows))
-    best, second = np.argsort(-(text + rest), axis=1, kind="stable")[:, :2].T
-    by_text, by_rest = (np.abs(part[each, best] - part[each, second]) for part in (text, rest))
-    return np.asarray(by_text / np.maximum(by_text + by_rest, 1e-12))
+    best, second = np.argsort(-(text + residual), axis=1, kind="stable")[:, :2].T
+    by_text, by_residual = (
+        np.abs(logits[each, best] - logits[each, second]) for logits in (text, residual)
+    )
+    return np.asarray(by_text / np.maximum(by_text + by_residual, 1e-12))
 
 
 def per_class(
@@ -282,7 +286,7 @@ def confusions(
 ) -> tuple[Confusion, ...]:
     """Return the confusions, most frequent first, with the names of some images.
 
-    `words` are the shares of the answers that are words: see :func:`word_shares`.
+    `words` are the shares of the text in the predictions; see :func:`text_shares`.
     """
     mixed: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for i, (label, guess) in enumerate(zip(labels.tolist(), predicted.tolist(), strict=True)):

@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import UNSET
 
 import promptboost
+from promptboost.baselines.measures import text_shares
 from promptboost.boosting import BoostRound
 from promptboost.config import FitConfig
 from promptboost.data import Dataset, LabeledImage
@@ -31,7 +32,7 @@ from promptboost.model.explanation import SHOWN, explain_rows
 from promptboost.model.head_files import check_head_file, write_head
 from promptboost.model.prediction import Prediction, csv_text
 from promptboost.progress import Progress, no_progress, stage
-from promptboost.run.measurement import EmbeddedTask, measure, shares_of_words
+from promptboost.run.measurement import EmbeddedTask, measure
 from promptboost.run.overlap import inspect
 from promptboost.run.preflight import (
     START_AGAIN,
@@ -334,7 +335,7 @@ def _predictions(task: Task, embedded: EmbeddedTask, fitted: Fitted) -> str:
     rows = embedded.measured(task)
     chances = fitted.head.predict_proba(rows)
     best = fitted.head.predict_index(rows).tolist()
-    shares = shares_of_words(fitted.head, rows)
+    shares = text_shares(fitted.head, rows)
     predictions = [
         Prediction.of(
             *(name, task.class_names, chances[i]),

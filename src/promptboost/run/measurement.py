@@ -16,7 +16,7 @@ from promptboost.baselines.measures import (
     accuracy,
     confusions,
     per_class,
-    word_shares,
+    text_shares,
 )
 from promptboost.config import FitConfig
 from promptboost.data.shots import Task
@@ -146,7 +146,7 @@ def measure(
         if guess.name in ("zero-shot", OURS)
     }
     names, measured = task.class_names, task.measured
-    words = shares_of_words(head, embedded.measured(task))
+    words = text_shares(head, embedded.measured(task))
     statistics = pool.statistics()
     return Results(
         task=_task_facts(task, settings),
@@ -168,7 +168,7 @@ def measure(
         staged=staged,
         per_class=per_class(names, measured.labels, shown),
         confusions=confusions(names, measured.labels, shown[OURS], measured.ids, words),
-        hardest=_hardest(task, ensemble, ours.learn, shares_of_words(head, train[:, 0])),
+        hardest=_hardest(task, ensemble, ours.learn, text_shares(head, train[:, 0])),
         transfers=_on_other_encoders(task, embedded, fitted, text_heads),
     )
 
@@ -222,13 +222,6 @@ def _on_other_encoders(
         }
         results.append(TransferResult(member.id, figures, learned_on=True))
     return tuple(results)
-
-
-def shares_of_words(head: Head, rows: UnitRows) -> NDArray[np.float64] | None:
-    """Return the share of the text in each prediction; None without a residual."""
-    if head.residual is None:
-        return None
-    return word_shares(head, rows)
 
 
 def _residual_result(

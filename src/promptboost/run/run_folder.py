@@ -324,6 +324,11 @@ class RunFolder:
                 raise FileFormatError(f"{self.settings_path}: {name} must be a table, [{name}]")
         return tables
 
+    @property
+    def ensemble(self) -> PromptEnsemble:
+        """The fitted text."""
+        return PromptEnsemble.load(self.ensemble_path)
+
     @cached_property
     def results(self) -> "Results":
         """The results, read once."""
