@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types unit fuzz attack docs figures clean
+.PHONY: demo test lint types unit fuzz attack paper docs figures clean
 
 demo: .venv/demo.stamp
 	$(BIN)/promptboost demo
@@ -28,14 +28,25 @@ fuzz: .venv/dev.stamp
 attack: .venv/dev.stamp
 	$(BIN)/python -m tests.attack
 
+# Every table and figure of the paper on small data sets and random checkpoints, in less than a quarter of an hour.
+paper: .venv/dev.stamp
+	$(BIN)/python -m tests.paper.end_to_end
+
+# What is random, with a seed that is drawn and printed; `make seeds SEED=…` repeats it.
+SEED := $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
+seeds: .venv/dev.stamp
+	@echo seed $(SEED)
+	$(BIN)/pytest -n 2 --dist worksteal -m hypothesis --hypothesis-profile fuzz --hypothesis-seed $(SEED) tests
+	$(BIN)/python -m tests.attack requests parsers mutations kills races --seed $(SEED)
+
 # The site, into docs/_build/html; a warning is an error.
 docs: .venv/dev.stamp
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html docs docs/_build/html
 
-# The figures: of README from a real run, of the results from the numbers beside them.
+# Figures: of README from a demo, of the results from docs/figures/data.
 figures: .venv/dev.stamp
-	$(BIN)/promptboost fit emoji -o docs/_build/run --shots 4 --overwrite
-	$(BIN)/python docs/figures/front.py docs/_build/run
+	$(BIN)/promptboost demo -o docs/_build/demo
+	$(BIN)/python docs/figures/front.py docs/_build/demo/run
 	$(BIN)/python docs/figures/charts.py
 
 .venv/bin/python:

@@ -16,17 +16,17 @@ from pathlib import Path
 import numpy as np
 
 import promptboost
-from promptboost.baselines.baselines import pool_heads
+from promptboost.baselines import pool_heads
 from promptboost.cli.output import echo
 from promptboost.config import FitConfig
 from promptboost.data import Dataset
 from promptboost.data.shots import Task, load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.model import Head
-from promptboost.model.head_files import write_head
+from promptboost.model.head import write_head
 from promptboost.pool.templates import PLAIN_TEMPLATE
-from promptboost.run.measurement import EmbeddedTask
-from promptboost.run.preflight import pool_for
+from promptboost.run.fit import pool_for
+from promptboost.run.results import EmbeddedTask
 from promptboost.training import Trainer
 
 _FIVE = 5
@@ -82,7 +82,7 @@ def main() -> None:
         names, rows = np.array(task.class_names), embedder.originals(task.held_out)
         truth = names[task.held_out.labels]
         zero_shot = pool_heads(pool_for(settings, asked.source, task.class_names), embedder)
-        guessed = zero_shot["zero-shot-80"].predict(rows)
+        guessed = zero_shot["template-mean"].predict(rows)
         figures: dict[tuple[str, str], list[list[float]]] = {}
         chosen = np.random.default_rng(0).permutation(names)[: asked.classes].tolist()
         for name in chosen:

@@ -16,8 +16,8 @@ STAGES = [0.42 + 0.3 * (1 - 0.9**m) for m in range(50)]
 LEARNT = [min(1.0, 0.5 + 0.02 * m) for m in range(50)]
 LEVELS = {"zero-shot": 0.45, "logistic regression": 0.66}
 SHOTS = (1, 2, 4, 8, 16)
-METHODS = ("zero-shot", "zero-shot-80", "pool-mean", "logistic", "tip-adapter", "promptboost")
-ENCODERS = ("on conse:lite0", "carried from conse:lite0 to conse:lite2")
+METHODS = ("zero-shot", "template-mean", "pool-mean", "logistic", "tip-adapter", "promptboost")
+ENCODERS = ("on conse:lite0", "transferred from conse:lite0 to conse:lite2")
 #: What matplotlib brings along; numpy and pillow are there anyway.
 INSTALLED = (
     *("matplotlib", "contourpy", "cycler", "fonttools", "kiwisolver", "pyparsing"),

@@ -13,6 +13,7 @@ import json
 import random
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,8 @@ from promptboost.encoders import load_encoder
 from promptboost.encoders.base import encode_with
 from promptboost.encoders.conse.conse import BATCH, ConseEncoder
 from promptboost.encoders.openclip.openclip import OpenClipEncoder
-from promptboost.encoders.runtime import several_at_once
 from promptboost.pool import TEMPLATES, fill
-from promptboost.pool.readers import emoji_descriptions, read_descriptions
+from promptboost.pool.readers import emoji_descriptions, read_sources
 from promptboost.threads import set_threads, thread_count
 
 REPEATS = 3
@@ -32,7 +32,7 @@ REPEATS = 3
 
 def sentences(path: str | None, count: int) -> list[str]:
     """Draw sentences about classes, and templates filled with their names, half and half."""
-    described = read_descriptions(path) if path else emoji_descriptions()
+    described = read_sources(path)[0].sentences if path else emoji_descriptions()
     written = [sentence for group in described.values() for sentence in group]
     filled = [fill(template, name) for template in TEMPLATES for name in described]
     draw = random.Random(0)
@@ -62,7 +62,7 @@ def measure(texts: list[str]) -> dict[str, float]:
     rows = {}
     for _ in range(REPEATS):  # turn about, so that what else the machine does hits both
         for buckets in (False, True):
-            encoder.buckets = buckets
+            encoder.trims = buckets
             speed, rows[buckets] = timed(encoder, texts)
             speeds[buckets].append(speed)
     padded, bucketed = max(speeds[False]), max(speeds[True])
@@ -111,12 +111,13 @@ def measure_conse(texts: list[str], images: int = 32) -> dict[str, float]:
     def by_torch(pixels: NDArray[np.uint8]) -> Any:
         return network((torch.from_numpy(pixels).permute(0, 3, 1, 2).float() - 127) / 128).numpy()
 
-    def by_onnx(pixels: NDArray[np.uint8]) -> Any:
-        return session.run(None, {"pixels": pixels})[0]
+    def by_onnx() -> list[Any]:
+        with ThreadPoolExecutor(thread_count()) as threads:
+            return list(threads.map(lambda part: session.run(None, {"pixels": part})[0], batches))
 
     ways: dict[str, Callable[[], Any]] = {
         # As the encoder does it: each batch in one thread, several batches at a time.
-        "onnx_image": lambda: several_at_once(by_onnx, batches),
+        "onnx_image": by_onnx,
         "torch_image": lambda: [by_torch(part) for part in batches],
         "onnx_text": lambda: [encoder.encode_texts(batch)],
         "torch_text": lambda: [encode_with(tower, batch).numpy()],

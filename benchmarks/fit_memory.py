@@ -76,9 +76,9 @@ def fit(
     # The fake encoder makes each word anew: remembering them saves minutes that are not the pool's.
     FakeEncoder.word_vector = functools.cache(FakeEncoder.word_vector)  # type: ignore[method-assign]
     if most is not None:
-        import promptboost.distributed.pool_folder as pool_folder
+        import promptboost.run.results as results
 
-        pool_folder.MOST_IN_MEMORY = max(0, most)
+        results.MOST_IN_MEMORY = max(0, most)
         if most < 0:
             _take_pages_away()
     from promptboost.cli import main

@@ -13,10 +13,11 @@ from benchmarks.task import Task
 from promptboost.boosting import BoostSettings, GradientSettings, GridPool, Shots, boost
 from promptboost.boosting.composition import Composition, GradientTrace, class_rows
 from promptboost.boosting.gradient.compose import compose_by_gradient
-from promptboost.boosting.grid import GridRows
-from promptboost.boosting.residual import fit_text_residual
+from promptboost.boosting.grid import GridRows, from_grid
+from promptboost.boosting.residual import fit_residual, unseen_texts
 from promptboost.boosting.scale import FACTORS, probability_scales
-from promptboost.training.learner import settle_scale
+from promptboost.threads import single_blas_thread
+from promptboost.training.trainer import settle_scale
 
 Result = TypeVar("Result")
 
@@ -90,7 +91,12 @@ def measure_fit(task: Task, pool: GridPool, *, greedy: bool = True) -> dict[str,
         "calibration", lambda: probability_scales(shots, pool, settled, [encoder_scale], held_out)
     )
     text = class_rows(done.composition, pool)
-    timed("residual", lambda: fit_text_residual(shots, pool, text, folds=folds))
+    images = from_grid(np.concatenate([shots.originals[:, None], rows], axis=1))
+    with single_blas_thread():  # as in a fit
+        timed(
+            "residual",
+            lambda: fit_residual(images, shots.labels, text, unseen_texts(pool), folds=folds),
+        )
     peak = resident_bytes() - before
     if greedy:
         start = time.perf_counter()

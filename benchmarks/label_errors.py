@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.baselines.baselines import pool_heads
+from promptboost.baselines import pool_heads
 from promptboost.config import FitConfig
 from promptboost.data.shots import divide, load_classes
 from promptboost.data.source import DataSource
 from promptboost.encoders.embedder import Embedder
-from promptboost.quality.suspects import find_outliers, label_errors, set_aside_probabilities
-from promptboost.run.preflight import pool_for
+from promptboost.quality.suspects import find_outliers, held_out_probabilities, label_errors
+from promptboost.run.fit import pool_for
 
 Floats = NDArray[np.float64]
 OURS = "promptboost"
@@ -81,7 +81,7 @@ def measure_labels(images: Images, share: float, seed: int) -> dict[str, Floats]
 
     noisy = flipped(images.labels, share, seed)
     wrong, rows = noisy != images.labels, images.rows
-    ours = set_aside_probabilities(rows, noisy, images.words)
+    ours = held_out_probabilities(rows, noisy, images.words)
     found = label_errors(ours, noisy)
     chosen = found.order[: found.count]
     results = {OURS: figures(chosen, found.scores, wrong)}

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.distributed.pool_folder import embed_to
+from promptboost.distributed.pool_folder import write_pool
 from promptboost.encoders.base import UnitRows, unit_rows
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.fake import FakeEncoder
@@ -73,7 +73,10 @@ def make_descriptions(classes: int, sentences: int) -> dict[str, list[str]]:
 
 
 def build(descriptions: dict[str, list[str]]) -> PromptPool:
-    return build_pool(list(descriptions), descriptions=descriptions, concatenate="all")
+    templates = [f"a photo of a {{}}, number {number}." for number in range(80)]
+    return build_pool(
+        list(descriptions), templates=templates, descriptions=descriptions, concatenate="all"
+    )
 
 
 def into_store(pool: PromptPool, folder: Path) -> str:
@@ -100,7 +103,8 @@ def computed(pool: PromptPool, folder: Path) -> str:
 def into_blocks(
     pool: PromptPool, folder: Path, encode: Callable[[list[str]], UnitRows], name: str
 ) -> str:
-    grid = embed_to(folder / name, PoolTexts.of(pool), encode, encoder_fingerprint="quick")
+    texts = PoolTexts.of(pool)
+    grid = write_pool(folder / name, texts, texts.blocks(encode), DIM)
     return f"{sum(map(len, grid.prompts)):,} rows, {_megabytes(folder / name)} on disk"
 
 
@@ -109,7 +113,7 @@ def read_blocks(pool: PromptPool, folder: Path) -> str:
         raise AssertionError(f"{len(texts)} texts were not found again")
 
     texts = PoolTexts.of(pool)
-    grid = embed_to(folder / "blocks", texts, refuse, encoder_fingerprint="quick")
+    grid = write_pool(folder / "blocks", texts, texts.blocks(refuse), DIM)
     image = grid.templates[0, 0].astype(np.float32)
     best = [int((rows @ image).argmax()) for rows in grid.prompts]
     return f"best prompt of each class, {len(best):,} classes"

@@ -1,10 +1,6 @@
 """What work beyond one process costs: ``python -m benchmarks.scale [--json] [--shards N] [--seconds S]``.
 
-``python -m benchmarks.scale --composition [--classes K] [--prompts P] [--dim D] [--rows N]`` measures one
-composition of the gradient composer in one process, with one thread and with two, and by one worker and two
-on Ray.
-
-Else there are four measurements, each beside what it is compared with, in the same run:
+There are four measurements, each beside what it is compared with, in the same run:
 
 * Overhead: shards of texts that conse:lite0 embeds in about ten seconds each, in this process and by one
   worker on Ray, turn about. The worker is loaded before anything is timed.
@@ -18,7 +14,7 @@ Else there are four measurements, each beside what it is compared with, in the s
 """
 
 import argparse
-import contextlib
+import base64
 import json
 import os
 import statistics
@@ -28,11 +24,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 
 from promptboost.distributed.engine import (
@@ -43,8 +37,6 @@ from promptboost.distributed.engine import (
     WorkUnit,
     carry_out,
     make_worker,
-    open_engine,
-    run_units,
 )
 from promptboost.distributed.images import TABLE_ROWS, ImageItem
 from promptboost.distributed.shards import SHARD_IMAGES, ShardPlan, cut, plan_shards
@@ -70,7 +62,7 @@ def texts() -> Iterator[str]:
 
 def plan_of(out: Path, shards: Iterable[Sequence[str]], encoder: str) -> ShardPlan:
     """Return shards of texts as units."""
-    settings = {"out": str(out), "encoder": encoder, "device": "cpu"}
+    settings = {"encoder": encoder, "device": "cpu"}
     job = Job(_WORKER, settings, str(out), device="cpu")
     return plan_shards(job, shards, [encoder], Placement(), of="texts", ending=".bin")
 
@@ -96,10 +88,10 @@ def timed(
     for unit in units:
         job.storage.remove(job.path(unit))
     start = time.perf_counter()
-    outcome = run_units(engine, job, units, worker=worker)
+    receipts = list(engine.carry_out(job, units, worker))
     seconds = time.perf_counter() - start
-    assert not outcome.failed, outcome.failed
-    return seconds, outcome.seconds
+    assert not any(receipt.problem for receipt in receipts), receipts
+    return seconds, sum(receipt.seconds for receipt in receipts)
 
 
 def overhead(folder: Path, count: int, seconds: float) -> dict[str, Any]:
@@ -107,7 +99,7 @@ def overhead(folder: Path, count: int, seconds: float) -> dict[str, Any]:
     plan = shards_of(folder, count, seconds)
     worker, local = make_worker(plan.job), LocalEngine()
     here, there, at_work = [], [], []
-    engine = open_engine("ray", workers=1)
+    engine = Placement("ray", workers=1).engine()
     try:
         timed(engine, plan.job, plan.units[:1])
         for unit in plan.units:
@@ -134,7 +126,7 @@ def efficiency(folder: Path, count: int, seconds: float) -> dict[str, Any]:
     plan = shards_of(folder, count, seconds)
     taken, at_work = {}, {}
     for workers in (1, 2):
-        engine = open_engine("ray", workers=workers)
+        engine = Placement("ray", workers=workers).engine()
         try:
             timed(engine, plan.job, plan.units[:workers])
             taken[workers], at_work[workers] = timed(engine, plan.job, plan.units)
@@ -155,7 +147,8 @@ def two_processes(plan: ShardPlan) -> float:
     """Have two processes do half of the shards each, from the moment at which both are loaded."""
     for unit in plan.units:
         plan.job.storage.remove(plan.job.path(unit))
-    order = json.dumps([plan.job.settings, [[unit.name, unit.order] for unit in plan.units]])
+    orders = [[unit.name, base64.b64encode(unit.order).decode()] for unit in plan.units]
+    order = json.dumps([plan.job.settings, plan.job.out, orders])
     command = [sys.executable, "-m", "benchmarks.scale", "--do"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     started: list[Any] = [subprocess.Popen([*command, str(part)], **pipes) for part in (0, 1)]
@@ -176,8 +169,9 @@ def two_processes(plan: ShardPlan) -> float:
 def do_half(part: int) -> None:
     """Do every second shard: one of the plain processes."""
     set_threads(1)
-    settings, orders = json.loads(sys.stdin.readline())
-    job = Job(_WORKER, settings, settings["out"])
+    settings, out, encoded = json.loads(sys.stdin.readline())
+    orders = [(name, base64.b64decode(order)) for name, order in encoded]
+    job = Job(_WORKER, settings, out)
     worker = make_worker(job)
     worker.do(orders[part][1])
     print("ready", flush=True)
@@ -209,15 +203,15 @@ def memory(shards: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         stream = texts()
         lists = ([next(stream) for _ in range(100)] for _ in range(shards))
-        engine = open_engine("ray", workers=2)
+        engine = Placement("ray", workers=2).engine()
         watch = Watch()
         watch.start()
         try:
             plan = plan_of(Path(folder), lists, "fake:512-0")
             start = time.perf_counter()
-            outcome = run_units(engine, plan.job, plan.units)
+            receipts = list(engine.carry_out(plan.job, plan.units))
             seconds = time.perf_counter() - start
-            assert outcome.items == 100 * shards, outcome
+            assert not any(receipt.problem for receipt in receipts), receipts
         finally:
             watch.over.set()
             watch.join()
@@ -275,80 +269,6 @@ def files(count: int) -> Iterator[ImageItem]:
         yield ImageItem(name, f"photos/{name}", f"{number}-17")
 
 
-def processor_seconds() -> dict[int, float]:
-    """Return what this process and each worker of Ray have had of the processors."""
-    here = psutil.Process()
-    workers = []
-    for child in here.children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            if child.name().startswith("ray::"):
-                workers.append(child)
-    times = {one.pid: one.cpu_times() for one in [here, *workers]}
-    return {pid: time.user + time.system for pid, time in times.items()}
-
-
-def composition(classes: int, prompts: int, dim: int, rows: int) -> dict[str, Any]:
-    """Compose the same text in one process and in workers; the quickest of two each.
-
-    Beside the clock, the seconds of processors: of all processes, and of the one that had most of them,
-    which is about what the clock would say on cores that nobody else uses.
-    """
-    # Here, as what is compiled would count as memory of the command in the other measurements.
-    from promptboost.boosting import GridPool
-    from promptboost.boosting.composition import template_hits
-    from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
-    from promptboost.boosting.grid import to_grid
-    from promptboost.distributed.class_blocks import SharedKeeper
-    from promptboost.testing import clip_like
-
-    task = clip_like(classes, rows // classes, prompts=prompts, templates=4, dim=dim)
-    pool = GridPool.from_rows(task.templates, task.prompts)
-    X, y = to_grid(task.images), task.labels
-    hits = template_hits(X, y, pool.templates)
-    sizes = [4 + prompts] * classes
-    asked = GradientSettings(logit_scale=300.0)
-    times: dict[str, dict[str, float]] = {}
-    found = []
-
-    def timed_composition(name: str, keeper: Any, threads: int, sweeps: int) -> None:
-        set_threads(threads)
-        start, before = time.perf_counter(), processor_seconds()
-        weak = compose_by_gradient(
-            X,
-            y,
-            np.ones(len(y)),
-            replace(pool, keeper=keeper),
-            replace(asked, sweeps=sweeps),
-            rng=np.random.default_rng(0),
-            hits=hits,
-        )
-        if sweeps > 1:
-            clock = time.perf_counter() - start
-            spent = [after - before.get(pid, 0.0) for pid, after in processor_seconds().items()]
-            if clock < times.get(name, {"clock": np.inf})["clock"]:
-                times[name] = {"clock": clock, "all": sum(spent), "most": max(spent)}
-            found.append(weak)
-
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "rows.int16"
-        with file.open("wb") as out:
-            for filled, own in zip(pool.templates, pool.prompts, strict=True):
-                out.write(np.concatenate([filled, own]).tobytes())
-        for sweeps in (1, asked.sweeps, asked.sweeps):  # at first all is compiled
-            for threads in (1, 2):
-                timed_composition(f"{threads} threads", None, threads, sweeps)
-        for workers in (1, 2):
-            engine = open_engine("ray", workers=workers)
-            try:
-                keeper = SharedKeeper(engine, file, dim, sizes, 4)
-                for sweeps in (1, asked.sweeps, asked.sweeps):
-                    timed_composition(f"{workers} workers", keeper, 1, sweeps)
-            finally:
-                engine.close()
-    assert all(weak == found[0] for weak in found), "the same text everywhere"
-    return {"sizes": [classes, prompts, dim, len(y)], "seconds": times}
-
-
 def measure(count: int, seconds: float) -> dict[str, Any]:
     """Return all measurements."""
     set_threads(1)
@@ -373,11 +293,6 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--shards", type=int, default=3, help="to measure overhead with")
     parser.add_argument("--seconds", type=float, default=10.0, help="of a shard, about")
-    parser.add_argument("--composition", action="store_true", help="measure one composition only")
-    parser.add_argument("--classes", type=int, default=1000)
-    parser.add_argument("--prompts", type=int, default=200, help="prompts a class")
-    parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--rows", type=int, default=4000, help="rows of images")
     parser.add_argument("--memory", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--do", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -386,11 +301,6 @@ def main() -> None:
         return
     if options.memory is not None:
         print(json.dumps(memory(options.memory)))
-        return
-    if options.composition:
-        os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
-        sizes = options.classes, options.prompts, options.dim, options.rows
-        print(json.dumps(composition(*sizes)))
         return
     found = measure(options.shards, options.seconds)
     if options.json:

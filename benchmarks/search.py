@@ -155,8 +155,7 @@ def measure_round(
             "insertion_s": insertion,
             "insertion_cpu_s": insertion_cpu,
             "plain_over_insertion": plain_s / insertion,
-            "multiplications_share": search.effort.products
-            / (len(task.X) * sum(map(len, task.prompts))),
+            "multiplications_share": search.products / (len(task.X) * sum(map(len, task.prompts))),
             "cycles": cycles,
             "updates": updates,
             "same_selections": same,

@@ -26,7 +26,7 @@ from promptboost.compare.cells import CompareRequest
 from promptboost.compare.compare import compare
 from promptboost.config import FitConfig
 from promptboost.encoders import register_encoder
-from promptboost.encoders.conse.conse import CONSE_VARIANTS, ConseEncoder
+from promptboost.encoders.conse.conse import ConseEncoder
 from promptboost.encoders.conse.sentences import SentenceEncoder
 from promptboost.encoders.runtime import fingerprint
 
@@ -35,8 +35,7 @@ class TokenTable(ConseEncoder):
     """Reads a text as the mean of its tokens, whatever their order."""
 
     def __init__(self, name: str, device: str | None = None) -> None:
-        variant = CONSE_VARIANTS[name]
-        super().__init__(variant, variant.temperature, variant.template, device)
+        super().__init__(name, device)
         self.id = f"tokens:{name}"
         self.fingerprint = fingerprint({"kind": "token table", "of": self.fingerprint})
 
@@ -115,7 +114,6 @@ def measure(
                 tuple(one for one in ENCODERS if one != home),
                 request.words,
                 progress=request.progress,
-                timed=False,
             )
         )
         for line in done.failed:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.boosting.grid import GridRows, to_grid, weights_to_grid
-from promptboost.testing import clip_like
+from tests.synthetic import clip_like
 
 
 @dataclass(frozen=True)

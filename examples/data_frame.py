@@ -1,4 +1,4 @@
-"""Learn from a data frame, and from records with integer labels, as Hugging Face data sets have them.
+"""Fit a data frame, and records with integer labels as in Hugging Face data sets.
 
 python examples/data_frame.py FOLDER      (FOLDER/<class>/<image>)
 """
@@ -14,7 +14,7 @@ from promptboost.data import load_data
 
 paths = sorted(path for path in Path(sys.argv[1]).glob("*/*") if path.is_file())
 
-# A data frame with the columns path and label, perhaps split: the same as a CSV file.
+# A data frame with the columns path and label, and optionally split, as in a CSV file.
 frame = pd.DataFrame({"path": paths, "label": [path.parent.name for path in paths]})
 data = load_data(frame)
 print(f"{len(data)} images of {', '.join(data.class_names)}")
@@ -22,7 +22,7 @@ print(f"{len(data)} images of {', '.join(data.class_names)}")
 by_name = PromptBoostClassifier("auto", random_state=0).fit(frame["path"], frame["label"])
 print("by name   ", by_name.predict(frame["path"][:2]))
 
-# Records of images and whole numbers: class_names says what the numbers stand for.
+# Records of images and integers: class_names has the names of the integers.
 names = sorted(set(frame["label"]))
 records = [{"image": Image.open(path), "label": names.index(path.parent.name)} for path in paths]
 by_number = PromptBoostClassifier("auto", class_names=names, random_state=0).fit(

@@ -1,4 +1,4 @@
-"""Edit the sentences of a run, and answer for an image over HTTP with what came of it.
+"""Edit the sentences of a run, and serve the result over HTTP.
 
     python examples/edit_and_serve.py RUN IMAGE      (RUN as examples/own_folder.py leaves it)
 
@@ -33,14 +33,14 @@ edited = edited.add_class("cloud", ["a white cloud in the sky", "a photo of a cl
 print("\n".join(edited.history))
 
 with tempfile.TemporaryDirectory() as folder:
-    # The words alone: a residual belongs to the words it was learned beside.
+    # The text alone: the residual was fitted to the text before the edits.
     promptboost.PromptClassifier(edited, classifier.encoder).save(folder)
     command = [sys.executable, "-u", "-m", "promptboost", "serve", folder, "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         address = next(line for line in server.stdout if "http://" in line)
         address = address[address.index("http://") :].split()[0]
-        while not ready(address):  # it listens at once, and loads the encoder then
+        while not ready(address):  # the encoder is loaded after the port is open
             time.sleep(0.2)
         request = urllib.request.Request(
             f"{address}/predict", image.read_bytes(), {"Content-Type": "image/png"}

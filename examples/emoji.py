@@ -1,4 +1,4 @@
-"""Learn from four emoji of each class, and read what was learned.
+"""Fit four emoji per class, and read the sentences.
 
     python examples/emoji.py
 
@@ -18,7 +18,7 @@ X = [image.open() for image in learn.images]
 y = [image.label for image in learn.images]
 classifier = PromptBoostClassifier("conse:lite0", random_state=1).fit(X, y)
 
-new = held_out.images[::4]  # a quarter of them is enough to see it work
+new = held_out.images[::4]  # a quarter, to save time
 images, labels = [image.open() for image in new], [image.label for image in new]
 print(f"{classifier.score(images, labels):.0%} of {len(new)} unseen emoji are right")
 

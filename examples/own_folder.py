@@ -1,4 +1,4 @@
-"""Learn from a folder of your own, FOLDER/<class>/<image>, keep the result, and use it later.
+"""Fit your own folder, FOLDER/<class>/<image>, save the result, and load it.
 
 python examples/own_folder.py FOLDER RUN
 """
@@ -18,7 +18,7 @@ learn, held_out, y, truth = train_test_split(
     paths, labels, train_size=0.5, stratify=labels, random_state=0
 )
 
-# "auto" is a CLIP model where one can be had, else an encoder that needs no hub.
+# "auto" is a CLIP model if its weights are available, else an encoder without a hub.
 classifier = promptboost.PromptBoostClassifier("auto", random_state=0).fit(learn, y)
 print(classification_report(truth, classifier.predict(held_out), zero_division=0))
 classifier.save(run)

@@ -1,4 +1,4 @@
-"""Learn on two encoders at once, answer with both, and move the text to one of them.
+"""Fit on two encoders, predict with both, and transfer the text to one of them.
 
 python examples/two_encoders.py FOLDER [ENCODER ENCODER]      (FOLDER/<class>/<image>)
 """
@@ -18,9 +18,9 @@ learn, held_out, y, truth = train_test_split(
 )
 
 alone = PromptBoostClassifier(first, random_state=0).fit(learn, y)
-print(f"learned on {first}: {alone.score(held_out, truth):.0%} right")
+print(f"fitted on {first}: {alone.score(held_out, truth):.0%} right")
 print(f"  its text on {second}: {alone.transfer(second).score(held_out, truth):.0%}")
 
 both = PromptBoostClassifier([first, second], average=True, random_state=0).fit(learn, y)
-print(f"learned on both, answered by both: {both.score(held_out, truth):.0%}")
+print(f"fitted on both, predicted by both: {both.score(held_out, truth):.0%}")
 print(f"  its text on {second}: {both.transfer(second).score(held_out, truth):.0%}")

@@ -1,9 +1,13 @@
 import io
 import os
+import shutil
+import subprocess
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from hypothesis import settings
 
 # Tests that run side by side have a core each: threads that share cores wait for each other by spinning.
@@ -19,6 +23,20 @@ settings.register_profile("house", deadline=None, print_blob=True, derandomize=T
 # `make fuzz` looks for new examples; a change is judged by the same ones every time.
 settings.register_profile("fuzz", deadline=None, print_blob=True, max_examples=500)
 settings.load_profile("house")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A headless Chromium; tests skip where there is none."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    file = next(filter(None, map(shutil.which, names)), None)
+    if file is None:
+        pytest.skip("no Chromium is installed")
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=file, args=["--no-sandbox"])
+        yield opened
+        opened.close()
 
 
 @pytest.fixture(scope="session")
@@ -44,6 +62,23 @@ def _own_store(_same_threads, tmp_path_factory, monkeypatch, _networks):
     monkeypatch.setenv("PROMPTBOOST_CACHE", str(cache))
     # Nor does what a test does depend on a hub that answers today.
     monkeypatch.setenv("PROMPTBOOST_ENCODER", "conse:lite0")
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The documentation as HTML: built once, for all processes that test."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    built, building = shared / "site", shared / "site-building"
+    with FileLock(shared / "site.lock"):
+        if not built.exists():
+            options = ["--quiet", "--fail-on-warning", "--keep-going", "-b", "html"]
+            docs = Path(__file__).parents[1] / "docs"
+            command = [sys.executable, "-m", "sphinx", *options, str(docs), str(building)]
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            building.rename(built)
+    return built
 
 
 @dataclass

@@ -127,23 +127,14 @@ def test_a_run_file_is_a_config(tmp_path):
     assert FitConfig().merged(read_config(file)).rounds == 7
 
 
-def test_a_run_file_from_before_the_gradient_composer_is_greedy(tmp_path):
-    file = tmp_path / "run.toml"
-    old = {"rounds": 50, "views_per_round": 4, "max_copies": 3}
-    file.write_text(write_toml({"fit": old, "versions": {"promptboost": "0.1.0"}}))
-    assert FitConfig().merged(read_config(file)) == FitConfig.from_table(old)
-    assert FitConfig.from_table(old).composer == "greedy"
-    assert not FitConfig.from_table(old).residual
-    file.write_text(write_toml({"fit": {"rounds": 2}}))
-    assert FitConfig().merged(read_config(file)).composer == "gradient"
-
-
 def test_presets_are_about_the_same_settings():
     default, paper = PRESETS["default"], PRESETS["paper"]
     assert set(default) == set(paper)
     assert FitConfig().merged(default) == FitConfig()
     assert FitConfig().merged(paper).merged(default) == FitConfig()
     assert dict(paper) == {
+        "templates": "clip",
+        "concatenate": "one",
         "composer": "greedy",
         "rounds": 50,
         "views_per_round": 4,
@@ -264,3 +255,33 @@ def test_boosting_is_asked_what_the_settings_say():
     paper = FitConfig().merged({**PRESETS["paper"], "penalty": False})
     greedy = BoostSettings(penalty=False)
     assert boost_settings(paper, 20) == greedy
+
+
+def test_the_papers_preset_is_its_setting(tmp_path):
+    from promptboost.data.source import DataSource
+    from promptboost.pool import build_pool, save_pool
+    from promptboost.run.fit import preset_settings
+
+    def made(source="photos", **given):
+        settings = preset_settings("paper", DataSource.parse(source), given)
+        FitConfig().merged(settings)
+        return settings
+
+    sentences = str(tmp_path / "sentences.json")
+    usual = made(prompts=sentences)
+    assert (usual["templates"], usual["concatenate"]) == ("clip", "one")
+    assert (usual["rounds"], usual["views_per_round"], usual["views"]) == (50, 4, 200)
+    assert (usual["temperature"], usual["residual"]) == (1.0, False)
+    large = made("imagenet:data", prompts=sentences)
+    assert (large["rounds"], large["views"]) == (30, 120)
+    assert made("imagenet:data", rounds=5)["views"] == 20
+    assert made(views=8)["views"] == 8
+    assert made(views_per_round=0)["views"] == 0
+    # Without sentences there is nothing to concatenate, and a saved pool has its own templates.
+    assert made()["concatenate"] == "none"
+    saved = tmp_path / "pool.jsonl"
+    save_pool(build_pool(["owl"], templates=["a {}"]), saved)
+    assert not {"templates", "concatenate"} & set(made(prompts=str(saved)))
+    described = preset_settings("paper", DataSource.parse("photos"), {}, describe=True)
+    assert described["concatenate"] == "one"
+    assert preset_settings("default", DataSource.parse("photos"), {"rounds": 2})["rounds"] == 2

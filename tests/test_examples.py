@@ -84,7 +84,7 @@ def test_data_frame(here):
 def test_two_encoders(here):
     out = run(here, "two_encoders", "photos")
     assert out.count("%") == 4
-    assert "learned on both" in out
+    assert "fitted on both" in out
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -105,7 +105,7 @@ def test_notebooks(here, path, monkeypatch):
     kinds = {kind for out in shown for kind in out.get("data", {})}
     assert "text/html" in kinds  # the card of a text
     if path.stem == "first_fit":
-        assert sum("image/png" in out.get("data", {}) for out in shown) == 5
+        assert sum("image/png" in out.get("data", {}) for out in shown) == 4
 
 
 def test_there_are_five_scripts_and_two_notebooks():

@@ -1,15 +1,24 @@
 """A run goes to a hub and comes back, through the real client and a server on the loopback."""
 
+import ast
+import gzip
+import hashlib
 import io
 import json
+import re
 import sys
 
 import pytest
+from PIL import Image
 
 pytest.importorskip("huggingface_hub", reason="the extra hub is not installed")
 
+import yaml
+
 import promptboost
-from promptboost.errors import PromptBoostError, RunError, SettingError
+from promptboost import PromptBoostClassifier
+from promptboost.encoders.fake import FakeEncoder
+from promptboost.errors import FileFormatError, PromptBoostError, RunError, SettingError
 from promptboost.hub import pull_run, push_run
 from promptboost.progress import ProgressBars
 from promptboost.run.run_folder import RunFolder
@@ -152,3 +161,167 @@ def test_what_is_wrong_is_said(fitted, hub):
     pull_run("ann/colors", fitted / "run", overwrite=True, endpoint=hub.address)
     assert (fitted / "run/ensemble.json").read_bytes() == before
     assert json.loads(hub.revision("ann/colors")[1]["promptboost.json"])["version"] == 1
+
+
+def test_sizes_are_limited_while_downloading(fitted, hub, monkeypatch):
+    push_run(fitted / "run", "ann/colors", endpoint=hub.address)
+    _, files = hub.revision("ann/colors")
+    files["promptboost.json"] += b" " * 2**21
+    with pytest.raises(PromptBoostError, match=r"ann/colors: promptboost.json is too large"):
+        pull_run("ann/colors", fitted / "back", endpoint=hub.address)
+    files["promptboost.json"] = files["promptboost.json"].strip()
+    monkeypatch.setattr("promptboost.hub._LARGEST", 10_000)
+    with pytest.raises(PromptBoostError, match="is too large"):
+        pull_run("ann/colors", fitted / "back", endpoint=hub.address)
+
+
+@pytest.mark.parametrize(
+    "name", ["\0", "x" * 300, "\n", "..\\..\\x", "\ud800", "\u202e", "?a#b", "%2e%2e%2fx", "a/b"]
+)
+def test_no_head_has_a_name_that_leads_elsewhere(fitted, hub, name):
+    push_run(fitted / "run", "ann/colors", endpoint=hub.address)
+    _, files = hub.revision("ann/colors")
+    manifest = json.loads(files["promptboost.json"])
+    manifest["files"][f"head-{name}.safetensors"] = hashlib.sha256(b"x").hexdigest()
+    files["promptboost.json"] = json.dumps(manifest).encode()
+    with pytest.raises(
+        FileFormatError, match="is no file of a run; nothing is downloaded"
+    ) as raised:
+        pull_run("ann/colors", fitted / "back", endpoint=hub.address)
+    assert len(str(raised.value)) < 500
+    assert not (fitted / "back").exists()
+
+
+def test_compressed_answers_are_not_unpacked(fitted, hub):
+    push_run(fitted / "run", "ann/colors", endpoint=hub.address)
+    bomb, get = gzip.compress(bytes(200 * 2**20)), hub.get
+
+    def answer(handler, path):
+        if not path.endswith("promptboost.json"):
+            get(handler, path)
+            return
+        assert handler.headers["Accept-Encoding"] == "identity"
+        handler.send_response(200)
+        handler.send_header("Content-Encoding", "gzip")
+        handler.send_header("Content-Length", str(len(bomb)))
+        handler.end_headers()
+        handler.wfile.write(bomb)
+
+    hub.get = answer
+    with pytest.raises(FileFormatError, match=r"promptboost.json is cut off or not JSON"):
+        pull_run("ann/colors", fitted / "back", endpoint=hub.address)
+
+
+@pytest.mark.parametrize("revision", ["../x", "a b", "", "/tmp", "x\0", "-x", "é", "a" * 300])
+def test_revisions_are_names(fitted, hub, revision):
+    if not revision:
+        hub.revision = lambda *_: ("../../..", {})
+        hub.repositories["ann/colors"] = [{}]
+        with pytest.raises(PromptBoostError, match="names no commit of main"):
+            pull_run("ann/colors", fitted / "back", endpoint=hub.address)
+    else:
+        with pytest.raises(SettingError, match="is no revision"):
+            pull_run("ann/colors", fitted / "back", revision=revision, endpoint=hub.address)
+    assert not [path for _, path in hub.requests if "resolve" in path]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("run.toml", b"\xff"),
+        ("run.toml", b"a"),
+        ("run.toml", b"a = 1"),
+        ("run.toml", b"[fit]\nrounds = -1"),
+        ("ensemble.json", b"{}"),
+    ],
+)
+def test_messages_name_the_file_as_the_hub_does(fitted, hub, name, content):
+    push_run(fitted / "run", "ann/colors", endpoint=hub.address)
+    _, files = hub.revision("ann/colors")
+    manifest = json.loads(files["promptboost.json"])
+    manifest["files"][name] = hashlib.sha256(content).hexdigest()
+    files |= {name: content, "promptboost.json": json.dumps(manifest).encode()}
+    with pytest.raises(PromptBoostError, match=rf"^ann/colors: {name}"):
+        pull_run("ann/colors", fitted / "back", endpoint=hub.address)
+    assert not (fitted / "back").exists()
+
+
+def snippet(card):
+    """Return what a model card says to type."""
+    return re.search(r"```python\n(.*?)```", card, flags=re.S)[1]
+
+
+@pytest.fixture
+def classifier():
+    colors = ("red", "tomato", "blue", "navy")
+    X = [Image.new("RGB", (8, 8), color) for color in colors]
+    estimator = PromptBoostClassifier(FakeEncoder(64), random_state=0)
+    return estimator.fit(X, ["fire", "fire", "ice", "ice"])
+
+
+def test_a_classifier_goes_to_a_hub_and_its_card_runs(
+    classifier, hub, tmp_path, monkeypatch, capsys
+):
+    commit = promptboost.push_to_hub(classifier, "ann/elements", endpoint=hub.address)
+    revision, files = hub.revision("ann/elements")
+    assert revision == commit
+    assert {"ensemble.json", "README.md", "promptboost.json"} < set(files)
+    card = files["README.md"].decode()
+    head = yaml.safe_load(card.split("---")[1])
+    assert head["library_name"] == "promptboost"
+    assert head["pipeline_tag"] == "image-classification"
+    back = promptboost.from_pretrained("ann/elements", endpoint=hub.address, cache=False)
+    pictures = images()
+    expected = classifier.predict_proba(pictures)
+    assert back.predict_proba(pictures) == pytest.approx(expected, abs=1e-5)
+    # As on the page of the model.
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (8, 8), "darkred").save("image.jpg")
+    local = promptboost.from_pretrained
+    monkeypatch.setattr(
+        promptboost,
+        "from_pretrained",
+        lambda name: local(name, endpoint=hub.address),
+        raising=False,
+    )
+    assert 'from_pretrained("ann/elements")' in snippet(card)
+    exec(snippet(card), {})
+    answers = ast.literal_eval(capsys.readouterr().out)
+    assert [answer["label"] for answer in answers] == ["fire", "ice"]
+    assert sum(answer["score"] for answer in answers) == pytest.approx(1)
+
+
+def test_a_commit_in_the_cache_needs_no_hub(classifier, tmp_path):
+    with Hub() as hub:
+        commit = promptboost.push_to_hub(classifier, "ann/elements", endpoint=hub.address)
+        promptboost.from_pretrained("ann/elements", revision=commit, endpoint=hub.address)
+        asked = len(hub.requests)
+        again = promptboost.from_pretrained("ann/elements", revision=commit, endpoint=hub.address)
+        assert len(hub.requests) == asked
+        hub.revision("ann/elements")[1]["ensemble.json"] = b"{}"
+        with pytest.raises(FileFormatError, match="does not match its digest"):
+            promptboost.from_pretrained("ann/elements", endpoint=hub.address)
+    assert again.ensemble == classifier.ensemble_
+    with pytest.raises(SettingError, match="is no name on a hub"):
+        promptboost.from_pretrained("../elements")
+
+
+def test_a_folder_is_as_good_as_a_repository(classifier, tmp_path):
+    promptboost.save_pretrained(classifier.classifier_, tmp_path / "saved")
+    manifest = json.loads((tmp_path / "saved/promptboost.json").read_text())
+    for name, digest in manifest["files"].items():
+        assert hashlib.sha256((tmp_path / "saved" / name).read_bytes()).hexdigest() == digest
+    loaded = promptboost.from_pretrained(tmp_path / "saved", cache=False)
+    red = Image.new("RGB", (8, 8), "red")
+    assert loaded(red)[0]["label"] == "fire"
+    assert [len(answer) for answer in loaded([red, red], top_k=1)] == [1, 1]
+
+
+def test_a_run_is_pushed_with_its_own_card(fitted, hub):
+    commit = promptboost.push_to_hub(fitted / "run", "ann/colors", endpoint=hub.address)
+    revision, files = hub.revision("ann/colors")
+    assert revision == commit
+    assert 'from_pretrained("ann/colors")' in snippet(files["README.md"].decode())
+    loaded = promptboost.from_pretrained("ann/colors", endpoint=hub.address)
+    assert loaded.ensemble == promptboost.load(fitted / "run").ensemble
+    pull_run("ann/colors", fitted / "back", endpoint=hub.address)

@@ -28,7 +28,7 @@ CORE_TESTS = (
     "tests/boosting/test_grid.py",
     "tests/model/test_ensemble.py",
     "tests/model/test_head.py",
-    "tests/training/test_learner.py",
+    "tests/training/test_ensembles.py",
     "tests/training/test_trainer.py",
 )
 

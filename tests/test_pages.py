@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 import time
 from importlib.util import find_spec
 
@@ -53,6 +54,8 @@ def reader(tmp_path, monkeypatch, capsys, prepared):
     shutil.copytree(folder, here)
     monkeypatch.setenv("PROMPTBOOST_CACHE", str(store))
     monkeypatch.setenv("PROMPTBOOST_STATE", str(tmp_path / "state"))
+    # A page that calls `promptboost` from Python finds the one of this environment, activated or not.
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable), prepend=os.pathsep)
     monkeypatch.chdir(here)
     monkeypatch.syspath_prepend(str(here))
     reader = Reader(here, capsys)

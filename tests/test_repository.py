@@ -24,10 +24,11 @@ def test_one_version_everywhere():
 
 
 def test_extras_are_named_for_what_they_give():
-    assert {"clip", "offline", "serve", "ray", "llm", "hub", "plot", "all"} <= set(EXTRAS)
+    encoders = {"clip", "hf", "offline", "onnx", "st"}
+    assert {*encoders, "serve", "ray", "llm", "hub", "plot", "all"} <= set(EXTRAS)
     (everything,) = EXTRAS["all"]
     named = set(re.search(r"\[(.*)\]", everything)[1].split(","))
-    assert {"clip", "offline", "serve", "ray", "llm", "hub", "plot"} <= named <= set(EXTRAS)
+    assert {*encoders, "serve", "ray", "llm", "hub", "plot"} <= named <= set(EXTRAS)
     for text in (read("README.md"), read("Makefile"), read(".github/workflows/ci.yml")):
         for group in re.findall(r"'(?:\.|promptboost)\[([a-z,-]+)\]'", text):
             assert set(group.split(",")) <= set(EXTRAS), group

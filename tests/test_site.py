@@ -2,14 +2,10 @@
 
 import inspect
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
-
-import pytest
 
 ROOT = Path(__file__).parents[1]
 
@@ -31,16 +27,6 @@ class _Page(HTMLParser):
         )
         if key and given.get(key):
             self.links.append(given[key])
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    out = tmp_path_factory.mktemp("site")
-    options = ["--quiet", "--fail-on-warning", "--keep-going", "-b", "html"]
-    command = [sys.executable, "-m", "sphinx", *options, str(ROOT / "docs"), str(out)]
-    built = subprocess.run(command, capture_output=True, text=True)
-    assert built.returncode == 0, built.stderr
-    return out
 
 
 def _written(site):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from promptboost import threads
-from promptboost.baselines.baselines import fit_probe
+from promptboost.baselines import fit_probe
 from promptboost.boosting import compiled
 from promptboost.errors import SettingError
 from promptboost.threads import (
@@ -125,7 +125,7 @@ def test_a_fit_writes_the_same_text_in_any_number_of_threads(
     "command", ["fit", "predict", "evaluate", "transfer", "compare", "embed", "demo"]
 )
 def test_commands_that_compute_take_the_number(capsys, command):
-    assert "--threads" in call(capsys, command, "--help").out
+    assert "--threads" in call(capsys, command, "--help-all" if command == "fit" else "--help").out
     answer = call(capsys, command, "--threads", 0)
     assert answer.code == 2
     assert "--threads" in answer.err

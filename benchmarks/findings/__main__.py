@@ -7,15 +7,17 @@ Every cell is kept in OUT/QUESTION as soon as it is there: stop it, and the same
 
 import argparse
 import importlib
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from benchmarks.findings.sets import SETS, ImageSet, Places
 from benchmarks.findings.tables import show
-from promptboost.compare.cells import ResultLog
-from promptboost.progress import ProgressBars
+from promptboost.compare.cells import Key, Result, ResultLog, cell_file
+from promptboost.progress import Progress, ProgressBars, stage
 
-QUESTIONS = ("default", "rounds", "pools", "temperature", "settings", "noise", "weights", "steps")
+QUESTIONS = ("default", "rounds", "temperature", "noise", "weights")
 
 
 def main() -> None:
@@ -49,11 +51,28 @@ def main() -> None:
         # One file a set, so that sets can be done side by side.
         notebook = ResultLog(options.out / options.question / f"{name}.jsonl")
         with ProgressBars() as progress:
-            results += notebook.fill(keys, partial(question.work, images), progress)
+            results += fill(notebook, keys, partial(question.work, images), progress)
     if hasattr(question, "show"):
         question.show(results)
     else:
         show(options.question, results)
+
+
+def fill(
+    log: ResultLog, keys: Sequence[Key], work: Callable[[Key], list[Result]], progress: Progress
+) -> list[Result]:
+    """Compute the missing results of some keys, and return all."""
+    missing = [key for key in keys if key not in log]
+    with stage(progress, "cells", len(missing)) as advance:
+        for key in missing:
+            start = time.perf_counter()
+            results = work(key)
+            times = {"seconds": round(time.perf_counter() - start, 3)}
+            log.storage.write(log.name(key), cell_file(key, results, times))
+            log.take(log.name(key))
+            advance()
+    log.write()
+    return log.results(keys)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.findings.sets import VIEWS, ImageSet, PoolKind
+from benchmarks.findings.sets import VIEWS, ImageSet
 from promptboost.boosting import BoostRound, GradientSettings, Shots
 from promptboost.boosting.composition import Composition
 from promptboost.compare.cell_worker import Cell, figures
@@ -16,8 +16,7 @@ from promptboost.methods import FittedMethod, Method, make_method
 from promptboost.methods.fitted import TextClassifier
 from promptboost.methods.promptboost import Boosting
 from promptboost.model import PromptEnsemble
-from promptboost.training.learner import settle_scale
-from promptboost.training.trainer import boost_settings
+from promptboost.training.trainer import boost_settings, settle_scale
 
 ENCODER_SCALE = 10.0  # of both ConSE encoders
 #: So little is left of a weight's change after division by this that all weights stay equal.
@@ -35,11 +34,9 @@ class Boosted:
     scale: float | None  # of the gradient composer
 
 
-def fit(
-    images: ImageSet, draw: FewShotTask, spelling: str, key: Key, kind: PoolKind = "full"
-) -> Result:
+def fit(images: ImageSet, draw: FewShotTask, spelling: str, key: Key) -> Result:
     """Fit a method by its name on one draw, and measure it."""
-    fitted = _seeded(spelling, key).fit(draw.learn, images.words(kind).pool, images.encoder)
+    fitted = _seeded(spelling, key).fit(draw.learn, images.words.pool, images.encoder)
     return measured(images, draw, fitted)
 
 
@@ -65,7 +62,7 @@ def boosted(
                 )
             )
 
-    method.train(draw.learn, images.words().pool, images.encoder, keep)
+    method.train(draw.learn, images.words.pool, images.encoder, keep)
     return kept
 
 
@@ -93,7 +90,7 @@ def measured(
     if moved is None and fitted.words() is not None:
         moved = fitted.transfer(images.target)
     if moved is not None:
-        result["target"] = figures(moved, draw, learned_there=False)["accuracy"]
+        result["target"] = figures(moved, draw, at_home=False)["accuracy"]
     return result
 
 
@@ -104,7 +101,7 @@ def gradient_settings(
     method = make_method(spelling)
     assert isinstance(method, Boosting)
     asked = boost_settings(method, VIEWS)
-    settled, *_ = settle_scale(shots, images.words().grid, asked, images.encoder.logit_scale)
+    settled, *_ = settle_scale(shots, images.words.grid, asked, images.encoder.logit_scale)
     gradient = settled.gradient
     assert gradient is not None
     return gradient

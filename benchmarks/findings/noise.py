@@ -115,7 +115,7 @@ def _gradient(
     images: ImageSet, draw: FewShotTask, spelling: str, key: Key
 ) -> tuple[Result, Suspicions]:
     [fitted] = boosted(images, draw, spelling, key)
-    shots, words, labels = images.shots(draw), images.words(), draw.learn.labels
+    shots, words, labels = images.shots(draw), images.words, draw.learn.labels
     settings = gradient_settings(images, shots, spelling)
     apart = set_aside(shots, words, settings)
     chances = in_sample(

@@ -4,11 +4,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.findings.sets import Floats, Words
-from promptboost.baselines.baselines import FIXED_C
+from promptboost.baselines import FIXED_C
 from promptboost.boosting import GradientSettings, Shots
 from promptboost.boosting.composition import scores_of
 from promptboost.boosting.gradient.compose import compose_by_gradient
-from promptboost.boosting.scale import dealt
+from promptboost.boosting.scale import stratified_folds
 
 Chances = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -45,11 +45,11 @@ def in_sample(originals: Floats, classes: Floats, scale: float) -> Chances:
 def set_aside(shots: Shots, words: Words, settings: GradientSettings) -> Chances:
     """Return the chances of all classes under a fit that did not see the image.
 
-    Images are dealt to four folds as for the choice of the scale. A class of one image has none in
+    Images are split into four folds as for the choice of the scale. A class of one image has none in
     the fold that sets it aside; the composer still knows it by its sentences.
     """
     assert shots.views is not None
-    fold = dealt(shots.labels, FOLDS)
+    fold = stratified_folds(shots.labels, FOLDS)
     scores = np.empty((len(fold), len(words.grid.prompts)))
     for part in range(FOLDS):
         kept, aside = fold != part, fold == part

@@ -8,7 +8,6 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +22,6 @@ from promptboost.pool.readers import emoji_descriptions
 from promptboost.training import PoolTexts
 
 Floats = NDArray[np.float32]
-PoolKind = Literal["templates", "full", "one", "all"]
 
 SETS = ("emoji", "pets", "textures", "scenes")
 VIEWS = 8
@@ -72,7 +70,6 @@ class ImageSet:
         )
         self.encoder, self.target = self.comparison.encoder, self.comparison.targets[0]
         self.class_names = self.comparison.data.class_names
-        self._words: dict[PoolKind, Words] = {}
 
     def draw(self, key: Key) -> FewShotTask:
         """Draw the images to learn from; classes with fewer give what they have."""
@@ -87,25 +84,15 @@ class ImageSet:
         rows = self.rows(draw)
         return Shots.from_rows(rows[:, 0], draw.learn.labels, rows[:, 1:])
 
-    def words(self, kind: PoolKind = "full") -> Words:
-        """Return a pool: templates alone, with sentences, or with template and sentence joined."""
-        if kind not in self._words:
-            pool = build_pool(
-                self.class_names,
-                descriptions=None if kind == "templates" else self._sentences,
-                concatenate=kind if kind in ("one", "all") else "none",
-            )
-            texts = PoolTexts.of(pool)
-            self._words[kind] = Words(pool, texts, texts.embed(self.encoder.encode_texts))
-        return self._words[kind]
-
-    @property
-    def has_sentences(self) -> bool:
-        """Whether there is more than templates."""
-        return self._sentences is not None
+    @cached_property
+    def words(self) -> Words:
+        """The pool."""
+        pool = build_pool(self.class_names, descriptions=self.sentences)
+        texts = PoolTexts.of(pool)
+        return Words(pool, texts, texts.embed(self.encoder.encode_texts))
 
     @cached_property
-    def _sentences(self) -> dict[str, list[str]] | None:
+    def sentences(self) -> dict[str, list[str]] | None:
         if self.name == "emoji":
             return {name: list(lines) for name, lines in emoji_descriptions().items()}
         if self.name not in _SENTENCES:

@@ -47,7 +47,7 @@ def work(images: ImageSet, key: Key) -> list[Result]:
     if int(key["shots"]) not in SHOTS:
         return []
     variant = VARIANTS[str(key["variant"])]
-    draw, words = images.draw(key), images.words()
+    draw, words = images.draw(key), images.words
     shots, scale = images.shots(draw), _scale(images, int(key["shots"]), int(key["seed"]))
     spelling = f"promptboost?caution=0&logit_scale={scale!r}&spread={variant.get('spread', 0.0)}"
     # Where all banks start does not depend on how they go on.
@@ -89,7 +89,7 @@ def _solved(
 def _measured(
     images: ImageSet, draw: FewShotTask, template: int, problem: Problem, solution: Solution
 ) -> Result:
-    banks = _worded(solution.weights, images.words(), template)
+    banks = _worded(solution.weights, images.words, template)
     source, target = (
         _linear(banks, images.class_names, e) for e in (images.encoder, images.target)
     )

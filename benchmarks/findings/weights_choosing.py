@@ -9,7 +9,7 @@ from benchmarks.findings.sets import Floats
 from benchmarks.findings.weights_problem import Problem
 from benchmarks.findings.weights_solvers import unconstrained
 from promptboost.boosting.composition import log_losses
-from promptboost.boosting.scale import dealt
+from promptboost.boosting.scale import stratified_folds
 
 #: Tried from strong to weak.
 STRENGTHS = (20.0, 2.0, 0.2, 0.02)
@@ -31,7 +31,7 @@ def choose_strength(problem: Problem, originals: Floats, labels: NDArray[np.int6
     if folds < 2:
         return FIXED_STRENGTH
     logits = np.empty((len(STRENGTHS), len(labels), len(problem.atoms)))
-    fold = dealt(labels, folds)
+    fold = stratified_folds(labels, folds)
     views = len(problem.labels) // len(labels)
     for part in range(folds):
         kept = np.repeat(fold != part, views)

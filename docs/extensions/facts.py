@@ -73,9 +73,9 @@ def _prose(text: str) -> str:
 
 def _escaped(text: str) -> str:
     """Write plain text as Markdown, options as code: two hyphens would become a dash."""
-    parts = re.split(r"((?<![\w-])--[a-z][a-z-]*)", text)
+    parts = re.split(r"((?<![\w-])--[a-z][a-z-]*|`[^`]+`)", text)
     parts[::2] = (re.sub(r"([<>*_\[\]{}$`])", r"\\\1", part) for part in parts[::2])
-    parts[1::2] = (f"`{part}`" for part in parts[1::2])
+    parts[1::2] = (f"`{part.strip('`')}`" for part in parts[1::2])
     return "".join(parts)
 
 
@@ -177,7 +177,8 @@ def _figures(found: re.Match[str]) -> str:
         f"```{{image}} {found[manner]}\n:class: only-{manner}\n:alt: {shown}\n```\n"
         for manner in ("light", "dark")
     )
-    return f":::{{div}} figure-by-theme\n{images}:::\n"
+    # A class of the theme: what scrolls on a phone can be scrolled with the keyboard.
+    return f":::{{div}} figure-by-theme pst-scrollable-table-container\n{images}:::\n"
 
 
 def setup(app: Any) -> dict[str, bool]:

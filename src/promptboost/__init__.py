@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from promptboost.api import fit
     from promptboost.encoders import Encoder, load_encoder
     from promptboost.estimator import ImageEmbedder, PromptBoostClassifier
+    from promptboost.hub import from_pretrained, push_to_hub, save_pretrained
     from promptboost.model import Head, PromptClassifier, PromptEnsemble, load
     from promptboost.training.residual_refit import refit
 
@@ -31,6 +32,9 @@ __all__ = [
     "load",
     "refit",
     "load_encoder",
+    "from_pretrained",
+    "save_pretrained",
+    "push_to_hub",
 ]
 
 __version__ = "0.1.0"
@@ -43,6 +47,7 @@ __getattr__ = on_first_use(
         "model": ["PromptEnsemble", "Head"],
         "model.classifier": ["PromptClassifier", "load"],
         "encoders": ["Encoder", "load_encoder"],
+        "hub": ["from_pretrained", "save_pretrained", "push_to_hub"],
         "training.residual_refit": ["refit"],
     },
 )

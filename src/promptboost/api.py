@@ -1,28 +1,27 @@
-"""The fit command as a function."""
+"""``promptboost.fit``: the fit command as a function."""
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from promptboost.config import AUTO, FitConfig
-from promptboost.distributed import pool_folder
-from promptboost.encoders.base import Encoder
-from promptboost.encoders.embedder import TextSource
+from promptboost.data.source import load_data, save_images
+from promptboost.distributed.pool_folder import PoolExecutor
+from promptboost.errors import RunError
 from promptboost.progress import Progress, ProgressBars, is_interactive
 from promptboost.report import write_card, write_report
 from promptboost.run.fit import fit_run
 from promptboost.run.run_folder import RunFolder
-from promptboost.training.pool_rows import Executor, PoolRows, PoolTexts
 
 if TYPE_CHECKING:
     from promptboost.distributed.engine import Placement
+    from promptboost.llm.description import Describer
     from promptboost.run.tracker import Tracker
 
 
 def fit(
-    data: str | os.PathLike[str],
+    data: Any,
     run: str | os.PathLike[str],
     config: FitConfig | None = None,
     *,
@@ -33,6 +32,7 @@ def fit(
     progress: Progress | None = None,
     trackers: Sequence["Tracker"] = (),
     placement: "Placement | None" = None,
+    describe: "Describer | None" = None,
     say: Callable[[str], None] = lambda line: None,
     **settings: Any,
 ) -> RunFolder:
@@ -42,9 +42,11 @@ def fit(
 
     Parameters
     ----------
-    data : str or path
-        A folder with one folder of images per class, a CSV or JSON-lines file, ``"emoji"``, or a
-        benchmark as ``NAME:FOLDER``.
+    data : str, path or container
+        A folder with one folder of images per class, a CSV or JSON-lines file, a tar, ``"emoji"``, or a
+        benchmark as ``NAME:FOLDER``. Or labeled images in memory, as for ``promptboost.data.load_data``: a
+        Hugging Face or torchvision dataset, a data frame, rows or pairs. They are written to the folder
+        ``RUN-images`` first, as later commands read them again.
     run : str or path
         The folder to write.
     config : FitConfig, optional
@@ -58,7 +60,9 @@ def fit(
     progress : callable, optional
         Called with stage, done and total; by default it draws bars in notebooks and at the Python prompt.
     trackers, placement
-        Experiment trackers, and where a large pool is embedded and composed on.
+        Experiment trackers, and where a large pool is embedded.
+    describe : Describer, optional
+        A language model that describes the classes first; see :mod:`promptboost.llm.description`.
     say : callable, optional
         Called with remarks, one line each.
     **settings
@@ -83,37 +87,30 @@ def fit(
         merged = merged.merged({"encoder": AUTO})
     bars = ProgressBars(shown=is_interactive()) if progress is None else progress
     folder = RunFolder(Path(run))
-    with ExitStack() as stack:
-        executor: Executor = _LocalExecutor()
-        if placement is not None:
-            executor = stack.enter_context(pool_folder.PoolExecutor(placement, say))
-        fit_run(
-            os.fspath(data),
-            folder.path,
-            merged,
-            overwrite=overwrite,
-            resume=resume,
-            cache=cache,
-            device=device,
-            progress=bars,
-            finish=(write_report, write_card),
-            trackers=trackers,
-            executor=executor,
-            say=say,
-        )
+    if not isinstance(data, str | os.PathLike):
+        data = _saved(data, folder, overwrite=overwrite, resume=resume)
+    options: dict[str, Any] = {"overwrite": overwrite, "resume": resume, "cache": cache}
+    options |= {"device": device, "progress": bars, "say": say}
+    if describe is not None:
+        merged = describe.describe(os.fspath(data), folder.path, merged, **options)
+    fit_run(
+        os.fspath(data),
+        folder.path,
+        merged,
+        finish=(write_report, write_card),
+        trackers=trackers,
+        executor=PoolExecutor(placement, say),
+        **options,
+    )
     return folder
 
 
-class _LocalExecutor:
-    """Embed pools in this process: large ones on disk, others in memory."""
-
-    def embed_pool(
-        self, texts: PoolTexts, source: TextSource, folder: Path | None, progress: Progress
-    ) -> PoolRows:
-        """Embed a pool."""
-        is_large = (
-            isinstance(source, Encoder) and texts.n_bytes(source.dim) > pool_folder.MOST_IN_MEMORY
-        )
-        if is_large or (folder is not None and folder.exists()):
-            return pool_folder.PoolExecutor().embed_pool(texts, source, folder, progress)
-        return PoolRows.embed(texts, source, progress=progress)
+def _saved(data: Any, run: RunFolder, *, overwrite: bool, resume: bool) -> Path:
+    """Write images that are in memory next to the run; return their folder."""
+    run.check_free(overwrite=overwrite, resume=resume)
+    folder = run.path.with_name(f"{run.path.name}-images")
+    if folder.exists() and not (overwrite or resume):
+        raise RunError(f"{folder} exists, where the images would be written: remove or rename it")
+    folder.mkdir(parents=True, exist_ok=True)
+    save_images(load_data(data), folder)
+    return folder

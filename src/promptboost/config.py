@@ -15,11 +15,11 @@ from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 from promptboost.errors import FileFormatError, SettingError
 from promptboost.io import LARGEST_INTEGER, LARGEST_NUMBER, load_toml, read_bytes
 
-#: What stands for the choice of an encoder wherever its name may stand.
+#: The name that selects the default encoder.
 AUTO = "auto"
 #: Works on a machine that reaches no model hub.
 DEFAULT_ENCODER = "conse:lite0"
-#: Sees much better, and is taken instead where it can be had: see ``encoders/default.py``.
+#: More accurate, and used instead if it is available: see ``encoders/default.py``.
 CLIP_ENCODER = "ViT-B-32/openai"
 
 Templates = Literal["own", "clip"]
@@ -33,8 +33,8 @@ def _setting(default: Any, text: str, **limits: Any) -> Any:
     return field(default=default, metadata={"help": text, **limits})
 
 
-# What fits were before there were other composers, and residuals: files of that time do not say it.
-_AT_FIRST = {"composer": "greedy", "residual": False}
+#: The most crops of an image that are taken by default, and how many of all images are enough.
+MOST_CROPS, ENOUGH_CROPS = 8, 1024
 
 
 @dataclass(frozen=True)
@@ -43,37 +43,43 @@ class InputConfig:
 
     encoder: str | tuple[str, ...] = _setting(
         DEFAULT_ENCODER,
-        "Model that embeds images and prompts, see 'promptboost models'. A text learned on several at "
-        "once keeps more of its gain on others.",
+        "Model that embeds images and prompts; see 'promptboost models'. Sentences learned on several "
+        "encoders transfer better to others.",
         several=True,
-        usually=f"{CLIP_ENCODER} if open_clip is installed and the weights are on this machine or a hub "
-        f"can be reached, else {DEFAULT_ENCODER}",
+        usually=f"{CLIP_ENCODER} if open_clip is installed and its weights are available; the same "
+        f"model as ONNX without torch, if its download is allowed; else {DEFAULT_ENCODER}",
     )
-    shots: int | None = _setting(16, "Images of each class to learn from.", least=1, none="all")
-    views: int = _setting(
-        8,
-        "Random crops of each image to learn from. They are the same for every seed, so that fits "
-        "share their embeddings.",
+    shots: int | None = _setting(
+        16,
+        "Number of training images per class; the others are held out for evaluation.",
+        least=1,
+        none="all",
+    )
+    views: int | None = _setting(
+        None,
+        "Number of random crops per training image. Crops do not depend on the seed, so that fits share "
+        "embeddings.",
         least=0,
+        none=f"enough for {ENOUGH_CROPS:,} crops in all, {MOST_CROPS} of an image at most",
     )
     view_scale: float = _setting(
-        0.5, "Smallest share of an image that a crop keeps.", above=0, most=1
+        0.5, "Smallest fraction of the image area in a crop.", above=0, most=1
     )
     prompts: str | None = _setting(
         None,
-        "Sentences about the classes: a pool of 'promptboost pool build', or one file of any format "
-        'that it reads, such as {"class": ["sentence", …], …} in a JSON file.',
+        'Sentences about the classes: a JSON file {"class": ["sentence", …], …}, a saved pool, or any '
+        "other file that 'promptboost pool build' reads.",
         none="templates only",
         file=True,
     )
     templates: Templates = _setting(
-        "own", "The templates that come with promptboost, or CLIP's, which need open_clip."
+        "own", "promptboost's own templates, or CLIP's 80 as published (needs open_clip)."
     )
     concatenate: Concatenation = _setting(
         "none",
-        "Join each sentence to a template: to none, to one drawn for it, or to all of them.",
+        "Prefix each sentence with a filled template: none, the plain one, or each of all templates.",
     )
-    on_bad: OnBad = _setting("skip", "Go on without files that cannot be used, or stop.")
+    on_bad: OnBad = _setting("skip", "Skip unreadable images, or stop at the first one.")
 
 
 @dataclass(frozen=True)
@@ -82,91 +88,92 @@ class BoostConfig:
 
     composer: Composer = _setting(
         "gradient",
-        "How the prompts of a round are chosen: by steps down the logistic loss, or one after the "
-        "other by the errors they mend, as in the paper.",
+        "Algorithm that composes the banks of a round: gradient descent on the logistic loss, or the "
+        "paper's greedy search on the weighted error.",
     )
     rounds: int = _setting(
-        1, "Number of weak classifiers. The gradient composer needs no second one.", least=1
+        1, "Number of boosting rounds. One is enough for the gradient composer.", least=1
     )
     views_per_round: int | None = _setting(
         None,
-        "How many of the crops a round sees; 0 shows it the images themselves. Few of them make the "
-        "rounds of the greedy composer differ.",
+        "Number of crops per image drawn for each round; 0 uses the images without crops. With few crops "
+        "the rounds of the greedy composer differ more.",
         least=0,
         none="all",
     )
     max_copies: int | None = _setting(
         None,
-        "How many copies of a prompt may enter a bank at once.",
+        "Maximum number of copies of a prompt added in one step.",
         least=1,
         none="no limit",
         only_for="greedy",
     )
     logit_scale: float | None = _setting(
         None,
-        "Factor on cosines: higher trusts the images more, and the pool less.",
+        "Factor on cosine similarities: higher values fit the training images more closely.",
         above=0,
         most=10**6,
-        none="chosen from the images to learn from",
+        none="chosen by cross-validation on the training images",
         only_for="gradient",
     )
     temperature: float = _setting(
         1.0,
-        "Of the softmax over scores: lower makes boosting turn to mistakes sooner.",
+        "Temperature of the softmax over scores. Lower values increase the weights of misclassified images "
+        "faster.",
         above=0,
     )
     penalty: bool = _setting(
         True,
-        "Compare prompts by the change of the error per copy, or by the change alone.",
+        "Rank prompts by the change of the weighted error per copy, or by the total change.",
         only_for="greedy",
     )
     patience: int | None = _setting(
-        None, "Stop after this many rounds in a row that leave no error.", least=1, none="never"
+        None,
+        "Stop after this many consecutive rounds without a training error.",
+        least=1,
+        none="never",
     )
     copies: int = _setting(
-        32,
-        "Copies each class can spend: the finest share of a prompt is one of them.",
+        8,
+        "Maximum number of prompts per class over all rounds, repetitions included; the weight of a prompt "
+        "is its number of copies. Each round has at least one.",
         least=1,
         most=2**15,
         only_for="gradient",
     )
     sweeps: int = _setting(
-        30,
-        "Most passes over all classes; fewer if the gap closes before.",
-        least=1,
-        only_for="gradient",
+        30, "Maximum number of passes over all classes.", least=1, only_for="gradient"
     )
     spread: float = _setting(
         2.0,
-        "How much a bank is drawn to many prompts rather than few.",
+        "Strength of the regularization towards many different prompts.",
         least=0,
         only_for="gradient",
     )
     caution: float = _setting(
         0.3,
-        "An image whose class has probability p counts p**caution: what no prompt explains, such as "
-        "a wrong label, is left alone. 0 is the plain logistic loss.",
+        "Robustness to wrong labels: the loss of an image is weighted by p**caution, p being the "
+        "probability of its class. 0 is the logistic loss.",
         least=0,
         only_for="gradient",
     )
     tolerance: float = _setting(
         0.01,
-        "Stop when the gap is below this share of the objective.",
+        "Stop when the duality gap is below this fraction of the objective.",
         least=0,
         only_for="gradient",
     )
     residual: bool = _setting(
         True,
-        "Add what the images teach beyond the words, or answer by the text alone.",
+        "Fit a residual on image embeddings, or predict with the sentences only.",
         off="text-only",
     )
-    seed: int = _setting(
-        0, "Decides which images are drawn, which crops a round sees, and ties.", least=0
-    )
+    seed: int = _setting(0, "Random seed of training images, crops per round, and ties.", least=0)
 
     def __post_init__(self) -> None:
         for name, value in checked(
-            {item.name: getattr(self, item.name) for item in fields(self)}, settings_of(type(self))
+            {entry.name: getattr(self, entry.name) for entry in fields(self)},
+            settings_of(type(self)),
         ).items():
             object.__setattr__(self, name, value)
 
@@ -190,17 +197,34 @@ class FitConfig(BoostConfig, InputConfig):
         """The encoders to learn on, the first one first."""
         return (self.encoder,) if isinstance(self.encoder, str) else self.encoder
 
+    def crops(self, n_images: int) -> int:
+        """Return the number of crops per image for so many training images.
+
+        Crops determine the metric of the residual, and their total is what counts. Rounds that draw a few
+        of them have as many as ever to draw from. For zero images it is the most.
+
+        Examples
+        --------
+        >>> FitConfig().crops(40), FitConfig().crops(600), FitConfig(views=4).crops(600)
+        (8, 2, 4)
+        """
+        if self.views is not None:
+            return self.views
+        if self.views_per_round is not None:
+            return max(MOST_CROPS, self.views_per_round)
+        return min(-(-ENOUGH_CROPS // max(n_images, 1)), MOST_CROPS)
+
     @property
-    def views_seen(self) -> int:
-        """How many views of an image a round sees."""
-        return self.views if self.views_per_round is None else self.views_per_round
+    def sees_crops(self) -> bool:
+        """Whether a round sees crops."""
+        return (self.views if self.views_per_round is None else self.views_per_round) != 0
 
     def merged(self, changes: Mapping[str, Any]) -> Self:
         """Take some settings from elsewhere; an unknown name is an error."""
         return type(self)(**{**asdict(self), **_known(changes)})
 
     def to_table(self) -> dict[str, Any]:
-        """Return the settings as values that TOML can hold, without those that say nothing.
+        """Return the settings as values for TOML, without those of None.
 
         What is None is left out unless it has a word, and so is what the composer does not have.
         """
@@ -217,8 +241,8 @@ class FitConfig(BoostConfig, InputConfig):
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_table` gives, or gave in an earlier version."""
-        return cls(**_known({**_AT_FIRST, **table}))
+        """Read what :meth:`to_table` gives."""
+        return cls(**_known(table))
 
 
 @dataclass(frozen=True)
@@ -242,11 +266,11 @@ class Setting:
     usually: str = ""  # what commands take where nothing is typed, if that is not the default
 
     def checked(self, value: Any, called: str | None = None) -> Any:
-        """Return the value as a plain Python one, or raise and say what is expected."""
+        """Return the value as a plain Python one; raise if it is invalid."""
         if value is None and self.optional:
             return None
         if self.several and isinstance(value, list | tuple):
-            values = tuple(self.checked(item, called) for item in value)
+            values = tuple(self.checked(element, called) for element in value)
             if not values or len(set(values)) < len(values):
                 odd = "names one twice" if values else "is an empty list"
                 raise SettingError(f"{called or self.name} {odd}: give each once")
@@ -262,7 +286,7 @@ class Setting:
         if self.kind in (bool, str):
             expected = "True or False" if self.kind is bool else "a text"
             return None if isinstance(value, self.kind) else expected
-        # True is a number to Python, but nobody means it as one.
+        # True is a number in Python, but not a valid setting.
         number = not isinstance(value, bool) and isinstance(value, Real) and _is_finite(value)
         if self.kind is int and not (number and isinstance(value, Integral)):
             return "a whole number" + (', or "all"' if self.none == "all" else "")
@@ -279,8 +303,15 @@ class Setting:
 
     @property
     def default_text(self) -> str:
-        """The default, as people write it."""
-        return self.usually or (self.none if self.default is None else str(self.default))
+        """The default, as written in help texts."""
+        return self.usually or (self.none if self.default is None else self.text_of(self.default))
+
+    def text_of(self, value: Any) -> str:
+        """Return a value as written in help texts: switches by the names of their options."""
+        if self.kind is not bool:
+            return str(value)
+        name = self.name if value else self.off or f"no-{self.name}"
+        return f"--{name.replace('_', '-')}"
 
     def documentation(self, called: str | None = None) -> str:
         """Return the entry of a numpydoc list of parameters."""
@@ -314,16 +345,16 @@ def settings_of(config: type) -> Mapping[str, Setting]:
     """
     hints = get_type_hints(config)
     settings = {}
-    for item in fields(config):
-        if "help" not in item.metadata:
+    for option in fields(config):
+        if "help" not in option.metadata:
             continue
-        hint = hints[item.name]
+        hint = hints[option.name]
         kinds = get_args(hint) if get_origin(hint) is UnionType else (hint,)
         choices = get_args(kinds[0]) if get_origin(kinds[0]) is Literal else ()
         kind = str if choices else kinds[0]
         optional = type(None) in kinds
-        settings[item.name] = Setting(
-            item.name, kind, item.default, choices=choices, optional=optional, **item.metadata
+        settings[option.name] = Setting(
+            option.name, kind, option.default, choices=choices, optional=optional, **option.metadata
         )
     return settings
 
@@ -333,7 +364,7 @@ def checked(
     settings: Mapping[str, Setting],
     called: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Check some settings, each by itself and all together, and return them as plain values.
+    """Check settings one by one and together, and return them as plain values.
 
     Values without a setting are left out; `called` has other names to use in messages.
     """
@@ -369,43 +400,13 @@ def read_config(path: str | Path) -> dict[str, Any]:
     table = tables.get("fit", top)
     if not isinstance(table, dict):
         raise FileFormatError(f"{path}: fit must be a table, [fit]")
-    beside = [name for name, value in top.items() if not isinstance(value, dict)]
-    if "fit" in tables and beside:
-        raise SettingError(
-            f"{path}: {beside[0]} is above [fit], where it says nothing: move it below"
-        )
-    if "versions" in tables:  # written by a fit, perhaps an early one
-        table = {**_AT_FIRST, **table}
+    loose = [name for name, value in top.items() if not isinstance(value, dict)]
+    if "fit" in tables and loose:
+        raise SettingError(f"{path}: {loose[0]} is above [fit]: move it below")
     try:
         return _known(table)
     except SettingError as error:
         raise SettingError(f"{path}: {error}") from error
-
-
-#: What the table ``[scale]`` of a TOML file may hold: where work is done, as the options of that name say.
-SCALE: Mapping[str, type] = {
-    "on": str,
-    "workers": int,
-    "cores": int,
-    "storage": str,
-    "per_shard": int,
-}
-
-
-def read_scale(path: str | Path) -> dict[str, Any]:
-    """Read the table ``[scale]`` of a TOML file: see :data:`SCALE`. Empty if there is none."""
-    table = _tables(path).get("scale", {})
-    if not isinstance(table, dict):
-        raise FileFormatError(f"{path}: scale must be a table, [scale]")
-    for name, value in table.items():
-        if name not in SCALE:
-            raise SettingError(
-                f"{path}: [scale] has no setting {name!r}; it has {', '.join(SCALE)}"
-            )
-        if type(value) is not SCALE[name]:
-            what = "a text" if SCALE[name] is str else "a whole number"
-            raise SettingError(f"{path}: {name} in [scale] is {value!r}; it must be {what}")
-    return table
 
 
 def _tables(path: str | Path) -> dict[str, Any]:
@@ -434,7 +435,12 @@ def documented(names: Iterable[str], called: Mapping[str, str]) -> str:
     return "\n".join(settings[name].documentation(called.get(name)) for name in names)
 
 
+#: The paper's number of rounds on ImageNet.
+IMAGENET_ROUNDS = 30
+
 _PAPER: dict[str, Any] = {
+    "templates": "clip",
+    "concatenate": "one",
     "composer": "greedy",
     "rounds": 50,
     "views_per_round": 4,
@@ -442,7 +448,7 @@ _PAPER: dict[str, Any] = {
     "residual": False,
 }
 
-#: Settings that go together, by name; each says something about the same ones.
+#: Named groups of settings.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "default": {name: getattr(FitConfig(), name) for name in _PAPER},
     "paper": _PAPER,

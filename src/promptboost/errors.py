@@ -1,7 +1,7 @@
-"""Everything promptboost raises on purpose.
+"""Exceptions of promptboost, and formatting of messages.
 
-All errors derive from :class:`PromptBoostError`. Those that also derive from :class:`ValueError`
-are about what the caller gave; each message says what is wrong, where, and what to do next.
+All exceptions derive from :class:`PromptBoostError`, those about invalid input also from
+:class:`ValueError`.
 """
 
 import os
@@ -10,23 +10,40 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 
 class PromptBoostError(Exception):
-    """Base class of all errors promptboost raises on purpose."""
+    """Base class of all exceptions of promptboost."""
+
+    def __str__(self) -> str:
+        # Messages quote names from files, which may be a megabyte long.
+        return re.sub(r"(\S{200})\S{800,}", r"\1…", super().__str__())
 
 
 class InputError(PromptBoostError, ValueError):
-    """Something the caller gave cannot be used."""
+    """An input is invalid."""
 
 
 class EmbeddingError(InputError):
-    """Rows of vectors are not finite, not of unit length, or of the wrong shape or type."""
+    """Embeddings are not finite, all zero, not of unit length, or of the wrong shape or type."""
+
+
+class EmbeddingLengthWarning(UserWarning):
+    """Warns that embeddings whose lengths are far from one are scaled to length one."""
+
+
+class ClassPriorsWarning(UserWarning):
+    """Warns that the class frequencies that predictions are adjusted to are unreliable."""
+
+
+class LookAlikeWarning(UserWarning):
+    """Warns of class names and sentences with letters that look like others, such as a Cyrillic "с"."""
 
 
 class LabelError(InputError):
-    """Labels do not fit the classes: one class only, a class without images, a repeated name."""
+    """Labels are missing or do not fit the classes: one class only, one without images, a repeated name."""
 
 
 class WeightError(InputError):
@@ -34,27 +51,27 @@ class WeightError(InputError):
 
 
 class PoolError(InputError):
-    """The prompt pool is empty, or has no prompts for a class, or is badly formed."""
+    """The prompt pool is empty, has no prompts for a class, or is malformed."""
 
 
 class SettingError(InputError):
-    """An option has a value it cannot have."""
+    """A setting has an invalid value."""
 
 
 class FileFormatError(InputError):
-    """A file is cut off, of a later version, or not of the kind it should be."""
+    """A file is truncated, of a later version, or in another format."""
 
 
 class DataError(InputError):
-    """Images or a manifest cannot be used."""
+    """Images or a manifest are invalid."""
 
 
 class EncoderError(PromptBoostError):
-    """An encoder is unknown, cannot be loaded, or cannot do what is asked."""
+    """An encoder is unknown, cannot be loaded, or lacks a capability."""
 
 
 class MissingExtraError(EncoderError, ImportError):
-    """An optional part of promptboost is not installed; the message has the command to type."""
+    """An optional dependency is not installed; the message contains the command to install it."""
 
 
 class StoreError(PromptBoostError):
@@ -62,13 +79,13 @@ class StoreError(PromptBoostError):
 
 
 class RunError(PromptBoostError):
-    """A run folder cannot be used as asked: it exists, is missing a part, or was made otherwise."""
+    """A run folder already exists, is incomplete, or has other settings."""
 
 
 def command_name() -> str:
-    """Return what to type for ``promptboost``: a program in a folder off the PATH needs its path.
+    """Return the command for ``promptboost``, with its path if it is not on the PATH.
 
-    Called from Python, not from the command line, it is the plain name.
+    In Python programs, return the plain name.
     """
     started = Path(sys.argv[0])
     if started.parts[-2:] == ("promptboost", "__main__.py"):
@@ -76,8 +93,30 @@ def command_name() -> str:
     return _typed(started) if started.stem == "promptboost" else "promptboost"
 
 
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra, from the source folder if promptboost came from one."""
+    import json
+    import shlex
+    import shutil
+    from importlib import metadata
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    source, editable = "promptboost", False
+    with suppress(metadata.PackageNotFoundError):
+        record = json.loads(metadata.distribution(source).read_text("direct_url.json") or "{}")
+        url = urlsplit(record.get("url", ""))
+        if url.scheme == "file":
+            source = place(url2pathname(url.path))
+            editable = record.get("dir_info", {}).get("editable", False)
+    python = Path(sys.executable)
+    pip = Path(shutil.which("pip") or "")
+    program = "pip" if pip.parent == python.parent else f"{_typed(python)} -m pip"
+    return f"{program} install {'-e ' * editable}{shlex.quote(f'{source}[{extra}]')}"
+
+
 def place(path: str | Path) -> str:
-    """Write a path for people: from the current folder where it lies within.
+    """Return a path for messages, relative to the current folder if it is inside.
 
     Examples
     --------
@@ -86,7 +125,7 @@ def place(path: str | Path) -> str:
     >>> place("/elsewhere")
     '/elsewhere'
     """
-    # Links are not followed: what a user typed is what they know.
+    # Do not resolve links, so that users recognize the path.
     absolute = Path(os.path.abspath(path))
     here = Path.cwd()
     inside = absolute.is_relative_to(here) and here != Path(here.anchor)
@@ -94,9 +133,9 @@ def place(path: str | Path) -> str:
 
 
 def without_place(text: str, keep: int = 1) -> str:
-    """Write a path for strangers: of an absolute one the last parts only, and others as they are.
+    """Return only the last `keep` parts of an absolute path, for publishing.
 
-    Before it may stand the name of a benchmark or an architecture, and after it that of a split file.
+    The path may have a prefix with a benchmark or an architecture, and a suffix with a split file.
 
     Examples
     --------
@@ -109,11 +148,11 @@ def without_place(text: str, keep: int = 1) -> str:
     """
     if "/" not in text and "\\" not in text:
         return text
-    parts = re.split(r"(?<=@)|(?<=[\w-]{2}:)", text)
-    return "".join(_ending(part, keep) for part in parts)
+    paths = re.split(r"(?<=@)|(?<=[\w-]{2}:)", text)
+    return "".join(_last_parts(path, keep) for path in paths)
 
 
-def _ending(text: str, keep: int) -> str:
+def _last_parts(text: str, keep: int) -> str:
     at = "@" if text.endswith("@") else ""
     path = text.removesuffix("@")
     for kind in (PurePosixPath, PureWindowsPath):
@@ -127,46 +166,46 @@ def _typed(program: Path) -> str:
     if on_path is not None and os.path.abspath(on_path) == os.path.abspath(program):
         return program.stem
     path = place(program)
-    # A shell looks for a bare name on the PATH only.
+    # Shells search bare names only on the PATH.
     return shlex.quote(path if os.sep in path else os.path.join(os.curdir, path))
 
 
 def few(names: Sequence[str], most: int = 5) -> str:
-    """List the first few of many names.
+    """Return the first few names, and the number of the others.
 
     Examples
     --------
     >>> few(["owl", "bat", "elk"], most=2)
     'owl, bat and 1 more'
     """
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def count(number: int, one: str, more: str | None = None) -> str:
-    """Write a number with its noun.
+def count(number: int, noun: str, plural: str | None = None) -> str:
+    """Return a number with its noun.
 
     Examples
     --------
     >>> count(1, "file"), count(1200, "file"), count(2, "class", "classes")
     ('1 file', '1,200 files', '2 classes')
     """
-    return f"{number:,} {one if number == 1 else more or one + 's'}"
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """Write a share as a percentage.
+    """Return a share as a percentage.
 
     Examples
     --------
     >>> percent(0.988), percent(0.988, 0), percent(None)
-    ('98.8 %', '99 %', '–')
+    ('98.8%', '99%', '–')
     """
-    return "–" if share is None else f"{100 * share:.{digits}f} %"
+    return "–" if share is None else f"{100 * share:.{digits}f}%"
 
 
 def human_bytes(number: int) -> str:
-    """Write a number of bytes for people.
+    """Return a number of bytes with a unit.
 
     Examples
     --------
@@ -181,8 +220,21 @@ def human_bytes(number: int) -> str:
     return f"{size:.1f} TB"
 
 
+def without_content(value: object) -> str:
+    """Return a value for a message: short, and without the bytes of an image.
+
+    Examples
+    --------
+    >>> without_content(1.5), without_content(b"PNG"), without_content({"bytes": b"PNG"})
+    ('1.5', 'bytes', 'a dict')
+    """
+    if isinstance(value, bytes | bytearray):
+        return "bytes"
+    return repr(value)[:80] if isinstance(value, str | int | float) else a_type(value)
+
+
 def a_type(value: object) -> str:
-    """Return the name of a value's type with its article.
+    """Return the type of a value with its article.
 
     Examples
     --------

@@ -19,24 +19,18 @@ from sklearn.utils import Tags, check_consistent_length, check_random_state, col
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from promptboost.config import (
-    AUTO,
-    BoostConfig,
-    FitConfig,
-    checked,
-    documented,
-    settings_of,
-)
-from promptboost.data.dataset import Dataset, warn_of_conflicting_labels
-from promptboost.data.memory import as_images, holds_images
-from promptboost.encoders.base import Encoder, members_of
-from promptboost.encoders.embedder import Embedder, TextSource
+from promptboost.config import AUTO, BoostConfig, FitConfig, checked, documented, settings_of
+from promptboost.data.dataset import Dataset, check_labels, warn_of_conflicting_labels
+from promptboost.data.memory import as_images, holds_images, unit_embeddings
+from promptboost.encoders.base import Encoder
+from promptboost.encoders.embedder import Embedder, TextSource, members_of
 from promptboost.encoders.group import EncoderGroup
 from promptboost.encoders.registry import check_trusted
 from promptboost.errors import DataError, EncoderError, LabelError, SettingError, a_type
 from promptboost.model import PromptEnsemble
 from promptboost.model.classifier import PromptClassifier, load
-from promptboost.model.head import Head, mean_decision, mean_index, mean_proba, staged_heads
+from promptboost.model.decisions import ClassPriors, adjusted_proba, decided, sets_of_classes
+from promptboost.model.head import Head, mean_decision, mean_index, staged_heads
 from promptboost.progress import ProgressBars, is_interactive
 from promptboost.training.examples import (
     Cache,
@@ -52,11 +46,12 @@ from promptboost.training.pool_rows import (
     Source,
     embed_pool,
     names_of_classes,
+    noun_phrases,
     prototypes,
 )
 
 if TYPE_CHECKING:
-    from promptboost.model.explanation import Explanation
+    from promptboost.model.prediction import Explanation
 
 Floats = NDArray[np.float64]
 Labels = NDArray[Any]
@@ -75,12 +70,10 @@ _SETTINGS = tuple(
     for name in ("concatenate", "view_scale", *settings_of(BoostConfig))
     if name not in _PARAMETERS
 )
-# Spellings of a missing label.
-_GAPS = ("nan", "<NA>", "NaT")
 
 
 class _NoSentencesError(SettingError, AttributeError):
-    """There is no text to keep or move; an AttributeError, so that `hasattr` can ask for `classifier_`."""
+    """There is no text to save or transfer; an AttributeError, so that `hasattr` works on `classifier_`."""
 
 
 class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -117,7 +110,9 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         promptboost.
     class_names : sequence or mapping, optional
         The names of the classes in prompts, by label; a sequence names the labels 0, 1, and so on. By
-        default the labels are the names, and must be strings where there is an encoder.
+        default the labels are the names, and must be strings where there is an encoder. A value of the
+        mapping that begins with an article, as in ``{{"pug": "a pug dog"}}``, is a noun phrase: templates
+        are filled with it, and the class keeps its label as its name.
     {parameters}
     average : bool, default=False
         With a list of encoders, average their probabilities. That is a little more accurate, and each
@@ -143,9 +138,9 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     n_iter_, round_errors_ : int and ndarray of shape (n_iter_,)
         Number of rounds, and the weighted error of each on the views it was composed on.
     logit_scale_, scale_choice_ : float and str, or None
-        What the gradient composer multiplied cosines with, and why, where it was chosen.
+        The factor on cosines of the gradient composer, and how it was chosen.
     sample_weight_ : ndarray of shape (n_samples,)
-        Boosting weights at the end of the fit: the examples that stayed hard.
+        Boosting weights at the end of the fit; hard examples have large ones.
     n_features_in_ : int
         Columns of X where it is a matrix; with an encoder, the length of its embeddings.
     feature_names_in_ : ndarray of shape (D,)
@@ -153,9 +148,9 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     Notes
     -----
-    Rows of X are scaled to length one. Without an encoder they first get one more coordinate, the
-    same for all, as an intercept; the order of the rows does not matter, and a weight of two is an
-    example given twice.
+    Rows of X are scaled to length one. Embeddings must not be all zero, and a warning is shown if their
+    lengths are far from one. Without an encoder, rows first get one more coordinate, the same for all,
+    as an intercept; the order of the rows does not matter, and a weight of two is an example given twice.
 
     The defaults are those of ``promptboost fit``. The paper's setting is ``composer="greedy",
     n_rounds=50, n_views=20, residual=False, settings={"views_per_round": 4}``.
@@ -183,7 +178,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         class_names: Sequence[str] | Mapping[Any, str] | None = None,
         composer: Literal["gradient", "greedy"] = "gradient",
         n_rounds: int = 1,
-        n_views: int = 8,
+        n_views: int | None = None,
         residual: bool = True,
         average: bool = False,
         settings: Mapping[str, Any] | None = None,
@@ -205,7 +200,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        # Paths of images are strings; they take an encoder that can look at them.
+        # Paths of images are strings; they need an encoder of images.
         tags.input_tags.string = isinstance(self.encoder, str | Encoder | list | tuple)
         return tags
 
@@ -216,10 +211,11 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         sample_weight: ArrayLike | None = None,
         *,
         views: ArrayLike | None = None,
+        classes: ArrayLike | None = None,
     ) -> Self:
         """Choose prompts.
 
-        In a notebook and at a prompt, bars show how far it has come; in a script it says nothing.
+        Progress bars are shown in notebooks and at the Python prompt, not in scripts.
 
         Parameters
         ----------
@@ -228,9 +224,11 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         y : array-like of shape (n_samples,)
             Labels.
         sample_weight : array-like of shape (n_samples,), optional
-            Weights that boosting starts with. Examples of weight zero are left out.
+            Initial weights of the examples. Examples of weight zero are not used.
         views : array-like of shape (n_samples, n_views, n_features), optional
             Where X has embeddings, those of views of the same images.
+        classes : array-like of shape (n_classes,), optional
+            All labels, if some are not in y: their classes are predicted by their sentences alone.
         """
         from promptboost.training import Trainer  # numba takes half a second
 
@@ -238,16 +236,16 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         numeric = _is_auto(self.encoder) and not holds_images(X)
         source = embedder_of(None if numeric else self.encoder, self.cache)
         config = self._config(images=holds_images(X))
-        examples = self._examples(X, y, sample_weight, views, source, config)
+        examples = self._examples(X, y, sample_weight, views, source, config, classes)
         prompted = source is not None
         names = names_of_classes(self.classes_.tolist(), self.class_names, in_prompts=prompted)
         ids, examples = examples.ids, examples.weighted(names)
         merged: Mapping[str, tuple[str, float]] | None = None
         sources: Sequence[TextSource]
         if source is None:
-            if self.pool is not None or self.templates is not None:
+            if self.pool is not None or self.templates is not None or classes is not None:
                 raise SettingError(
-                    "pool and templates are sentences, which need an encoder: set encoder"
+                    "pool, templates and classes without examples need an encoder: set encoder"
                 )
             examples, merged = examples.merged()
             self._space = RowSpace.around(examples.rows, examples.relative_weights())
@@ -257,7 +255,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         else:
             self._space = RowSpace()
             examples = examples.unit(self._space)
-            pool = embed_pool(names, source, self.pool, self.templates, config.concatenate)
+            phrases = noun_phrases(self.class_names)
+            pool = embed_pool(names, source, self.pool, self.templates, config.concatenate, phrases)
             sources = members_of(source) if isinstance(source, Encoder) else [source]
         n_heads = len(sources) if self._averages(source) else 1
         with ProgressBars(is_interactive()) as progress:
@@ -291,7 +290,9 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             return FitConfig(**checked(values, settings, _PARAMETERS))
         views = settings["views"].checked(values.pop("views"), "n_views")
         plain = checked(values, settings, _PARAMETERS)
-        return FitConfig(**plain, views=max(views, plain.get("views_per_round") or 0))
+        if views is not None:
+            views = max(views, plain.get("views_per_round") or 0)
+        return FitConfig(**plain, views=views)
 
     def _further_settings(self) -> dict[str, Any]:
         """Return the parameter `settings`, if all its names are known."""
@@ -318,19 +319,27 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         views: ArrayLike | None,
         source: Source | None,
         config: FitConfig,
+        classes: ArrayLike | None,
     ) -> Examples:
         """Check X and y as scikit-learn does, find the classes, and embed images."""
         if isinstance(source, EncoderGroup) and not holds_images(X):
             raise DataError(
                 "X holds embeddings, which are of one encoder: give images to learn on several"
             )
+        for given_labels in (y, classes):
+            if given_labels is not None:
+                check_labels(given_labels)
         if not holds_images(X):
             check_embeddings(X, self.encoder)
             given, y = validate_data(self, X, y, dtype="numeric")
-            numbers = np.asarray(given, dtype=np.float64)
-            labels, weights = self._checked_targets(y, sample_weight, numbers)
+            numbers: NDArray[Any] = np.asarray(given, dtype=np.float64)
+            labels, weights = self._checked_targets(y, sample_weight, numbers, classes)
             ids = tuple(map(str, range(len(numbers))))
-            return Examples(numbers, labels, ids, weights, checked_views(views, numbers))
+            crops = checked_views(views, numbers)
+            if source is not None:
+                numbers = unit_embeddings(numbers)
+                crops = None if crops is None else unit_embeddings(crops)
+            return Examples(numbers, labels, ids, weights, crops)
         if views is not None:
             raise SettingError("views go with embeddings; X holds images, whose views are drawn")
         data = Dataset(as_images(X), ())
@@ -338,31 +347,28 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             raise DataError("X is one image, and fit takes several, of two classes or more")
         check_consistent_length(data.images, y)
         y = column_or_1d(y, warn=True)
-        labels, weights = self._checked_targets(y, sample_weight, data.images)
+        labels, weights = self._checked_targets(y, sample_weight, data.images, classes)
         warn_of_conflicting_labels(data.images, y.tolist())
         # The residual is fitted on the crops even if no round sees any.
-        wanted = config.views if config.views_seen or config.residual else 0
+        wanted = config.crops(len(data)) if config.sees_crops or config.residual else 0
         embedder = image_embedder(source)
         rows = embedder.images(data, views=wanted, view_scale=config.view_scale)
         members = members_of(embedder)
         self.n_features_in_ = members[0].dim
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit on a data frame
-        views = rows[:, 1:] if wanted else None
-        ids = data.ids
-        return Examples(rows[:, 0], labels, ids, weights, views, len(members))
+        return Examples.with_views(rows, labels, data.ids, weights, len(members))
 
     def _checked_targets(
-        self, y: Labels, sample_weight: ArrayLike | None, rows: Any
+        self, y: Labels, sample_weight: ArrayLike | None, rows: Any, classes: ArrayLike | None
     ) -> tuple[NDArray[np.int64], Floats | None]:
-        for place, label in enumerate(y.tolist() if y.dtype == object else ()):
-            if label is None or (not isinstance(label, str) and str(label) in _GAPS):
-                raise LabelError(f"y has no label at position {place}: leave that example out")
         check_classification_targets(y)
-        self.classes_, labels = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise LabelError(
-                f"y has one class only, {str(self.classes_[0])!r}; at least two are needed"
-            )
+        present = np.unique(y)
+        if len(present) < 2:
+            raise LabelError(f"y has one class only, {str(present[0])!r}; at least two are needed")
+        self.classes_ = present if classes is None else np.unique(column_or_1d(classes))
+        if len(unknown := np.setdiff1d(present, self.classes_)):
+            raise LabelError(f"the label {unknown[0]!s} is not in classes: add it")
+        labels = np.searchsorted(self.classes_, y)
         weights = None
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, rows, dtype=np.float64)
@@ -371,24 +377,32 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def _set_fitted(
         self, ensemble: PromptEnsemble, sources: Sequence[TextSource], heads: Sequence[Head]
     ) -> None:
-        """Set the attributes that follow from an ensemble, and its heads with the sources they are of."""
+        """Set the fitted attributes from an ensemble and its heads by their sources."""
         self.ensemble_ = ensemble
         self.n_iter_ = len(ensemble)
-        self.round_errors_ = np.array([item.error for item in ensemble.rounds])
+        self.round_errors_ = np.array([round_.error for round_ in ensemble.rounds])
         self.logit_scale_ = ensemble.settings.get("logit_scale")
         self.scale_choice_ = ensemble.settings.get("scale_choice")
         self._heads, self.head_ = tuple(heads), heads[0]
+        self._other_heads: tuple[Head, ...] = ()  # on the encoders before a transfer
         stages = (staged_heads(ensemble, *pair) for pair in zip(sources, heads, strict=True))
         self._stages = list(zip(*stages, strict=True))  # after each round, the heads in float64
 
     def transfer(self, encoder: Encoder | str | Sequence[Encoder | str]) -> "PromptBoostClassifier":
-        """Return a fitted classifier with the same text on another encoder; this one stays."""
+        """Return a fitted classifier with the same text on another encoder.
+
+        The residual belongs to its encoder: it is dropped, which is logged, and transferring back restores
+        it.
+        """
         check_is_fitted(self)
         if encoder is None:
             raise SettingError("encoder is None: give the encoder to transfer to")
         self._check_sentences()
-        parameters = self.get_params(deep=False) | {"encoder": encoder}
-        other = self.from_ensemble(self.ensemble_, **parameters)
+        other = type(self)(**self.get_params(deep=False) | {"encoder": encoder})
+        sources = other._sources()
+        heads = self.classifier_.transfer(sources).heads
+        other._restored(self.ensemble_, sources, heads)
+        other._other_heads = (*self._other_heads, *self._heads)
         for name in ("classes_", "sample_weight_"):
             if name in self.__dict__:
                 setattr(other, name, getattr(self, name))
@@ -426,25 +440,6 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         heads = load(path, sources, text_only=not self.residual).heads
         return self._restored(ensemble, sources, heads)
 
-    @classmethod
-    def from_ensemble(
-        cls,
-        ensemble: PromptEnsemble,
-        encoder: TextSource | str | Sequence[str | Encoder] | None = None,
-        *,
-        allow_download: bool = False,
-        **parameters: Any,
-    ) -> "PromptBoostClassifier":
-        """Return a fitted classifier with a given text, without a residual.
-
-        The class names are the labels. The other parameters are those of :meth:`load`.
-        """
-        if encoder is None:
-            encoder = _encoders_of(ensemble, parameters.get("average"), allow_download)
-        self = cls(encoder, **parameters)
-        sources = self._sources()
-        return self._restored(ensemble, sources, [ensemble.embed(source) for source in sources])
-
     def _sources(self) -> list[Any]:
         """Return the encoders that predict."""
         source = embedder_of(self.encoder, self.cache)
@@ -465,13 +460,15 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     @property
     def classifier_(self) -> PromptClassifier:
-        """The text with its encoder, which answers for images in any form; see the class."""
+        """The text with its encoder, which classifies images in any form."""
         check_is_fitted(self)
         self._check_sentences()
+        source: Any
         if len(self._heads) > 1:
-            return PromptClassifier(self.ensemble_, self._embedders(), self._heads)
-        source = embedder_of(self.encoder, self.cache)
-        return PromptClassifier(self.ensemble_, _first(source), self.head_)
+            source = self._embedders()
+        else:
+            source = _first(embedder_of(self.encoder, self.cache))
+        return PromptClassifier(self.ensemble_, source, self._heads, other_heads=self._other_heads)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the text and its heads into a folder, which :meth:`load` reads.
@@ -486,15 +483,39 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
                 "fitted on prototypes, which are rows of X: only sentences can be saved or moved"
             )
 
-    def predict(self, X: Any) -> Labels:
-        """Return the label of each image or row of X, which is as in :meth:`fit`, or one image."""
-        rows = self._rows(X)
-        return self._labels(self._stages[-1], rows)
+    def predict(
+        self,
+        X: Any,
+        *,
+        reject: bool = False,
+        accept: float = 0.95,
+        class_priors: ClassPriors | None = None,
+    ) -> Labels:
+        """Return the label of each image or row of X, which is as in :meth:`fit`, or one image.
 
-    def predict_proba(self, X: Any) -> Floats:
-        """Return probabilities, shape (n_samples, K), on the logit scale that the fit chose."""
+        With `reject`, it is None for images that probably show none of the classes. `accept` and
+        `class_priors` are those of :meth:`PromptClassifier.predict`.
+        """
+        rows, heads = self._rows(X), self._stages[-1]
+        if not reject and class_priors is None:
+            return self._labels(heads, rows)
+        return decided(heads, rows, self.classes_, None, reject, accept, class_priors)
+
+    def predict_proba(self, X: Any, *, class_priors: ClassPriors | None = None) -> Floats:
+        """Return probabilities, shape (n_samples, K), on the logit scale that the fit chose.
+
+        `class_priors` are those of :meth:`PromptClassifier.predict_proba`.
+        """
         rows = self._rows(X)
-        return mean_proba(self._stages[-1], rows)
+        return adjusted_proba(self._stages[-1], rows, self.classes_.tolist(), class_priors)
+
+    def prediction_sets(self, X: Any, coverage: float = 0.9) -> list[list[Any]]:
+        """Return the smallest set of labels with a coverage for each sample, best first.
+
+        See :meth:`PromptClassifier.prediction_sets`.
+        """
+        rows = self._rows(X)
+        return sets_of_classes(self._stages[-1], rows, self.classes_.tolist(), coverage)
 
     def predict_log_proba(self, X: Any) -> Floats:
         """Return the logarithms of :meth:`predict_proba`."""
@@ -517,8 +538,9 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
         Classes are named as in ``ensemble_``. It needs sentences, and one encoder.
         """
-        self._rows(X)
-        return self.classifier_.explain(X, answer=answer, against=against)
+        rows = self._rows(X)
+        images = X if holds_images(X) else rows[0]
+        return self.classifier_.explain(images, answer=answer, against=against)
 
     def decision_function(self, X: Any) -> Floats:
         """Return the boosting vote centered over the classes, shape (n_samples, K).
@@ -551,7 +573,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return np.asarray(self.classes_[mean_index(heads, rows)])
 
     def _rows(self, X: Any) -> list[Floats]:
-        """Check X, embed what are images, and return embeddings of length one, those of each encoder."""
+        """Check X, embed images, and return the embeddings of each encoder, of length one."""
         check_is_fitted(self)
         if not holds_images(X):
             if len(self._heads) > 1:
@@ -560,7 +582,10 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
                 )
             check_embeddings(X, self.encoder)
             rows = validate_data(self, X, reset=False, dtype="numeric")
-            return [np.asarray(self._space.unit(np.asarray(rows, dtype=np.float64)))]
+            rows = np.asarray(rows, dtype=np.float64)
+            if self._space.constant is None:
+                rows = unit_embeddings(rows)
+            return [np.asarray(self._space.unit(rows))]
         if self._space.constant is not None:
             raise DataError(
                 "X holds images, but the fit was on a numeric matrix: fit on images first"
@@ -573,7 +598,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         ]
 
     def _embedders(self) -> list[Embedder]:
-        """Return what embeds images to answer; raise if it is not what embedded the text."""
+        """Return the encoders of the images; raise if they are not those of the text."""
         embedders = members_of(image_embedder(self.encoder, self.cache))[: len(self._heads)]
         fitted_with = [head.encoder_fingerprint for head in self._heads]
         if [embedder.fingerprint for embedder in embedders] != fitted_with:
@@ -598,7 +623,7 @@ class ImageEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     encoder : Encoder or str, default="auto"
         The model or its name, see :func:`promptboost.load_encoder`.
     cache : bool or path-like, default=True
-        Where embeddings are kept: the store that the command line uses, none, or a folder.
+        Where embeddings are stored: in the user's cache, nowhere, or in a folder.
 
     Attributes
     ----------
@@ -651,7 +676,7 @@ def _encoders_of(
     ensemble: PromptEnsemble, average: object, allow_download: bool
 ) -> str | list[str] | None:
     """Return the encoders that a text names, if they can be trusted: all to average, else the first."""
-    names = [item.id for item in ensemble.encoders]
+    names = [record.id for record in ensemble.encoders]
     names = names if average else names[:1]
     for name in names:
         check_trusted(name, allow_download=allow_download)

@@ -1,12 +1,12 @@
 """Files and folders: atomic writes, one lock per folder, one checked reader.
 
-A file is written whole or not at all (:func:`replacing`). A set of files is replaced at once: the new set
-is written into a folder inside (:func:`stage`) and :func:`swap` makes it count by one rename; a process
-killed later has its work completed by the next one that opens the folder (:func:`settle`). Readers see
-all of the old set or all of the new one (:func:`steady`).
+A file is written whole or not at all (:func:`replacing`). A set of files is replaced at once: it is
+written into a folder inside (:func:`stage`), and one rename by :func:`swap` makes it valid; if the process
+is killed after that, the next one that opens the folder moves the files (:func:`settle`). Readers see the
+old set or the new one (:func:`steady`).
 
-All files are read by :func:`open_regular`, which never waits for a pipe or a device. JSON and TOML have no
-duplicate keys, no NaN, and no absurd numbers or nesting (:func:`check_values`).
+Files are read by :func:`open_regular`, which never waits for a pipe or a device. JSON and TOML have no
+duplicate keys, no NaN, and no huge numbers or deep nesting (:func:`check_values`).
 """
 
 import contextlib
@@ -40,7 +40,7 @@ Stamp = tuple[int, int, int, int]
 #: Sums and products of numbers within these limits stay finite.
 LARGEST_INTEGER = 2**63 - 1
 LARGEST_NUMBER = 1e100
-#: Our own files are nested six deep; Python gives up at some hundreds.
+#: Files of promptboost are nested six deep; Python's limit is some hundreds.
 DEEPEST = 64
 
 FIRST = "run.toml"
@@ -202,14 +202,12 @@ def file_stamp(path: str | os.PathLike[str]) -> Stamp | None:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str], *, follow: bool = True) -> Iterator[Path]:
-    """Yield a temporary file to fill, which replaces `path` when the block ends without an error.
+    """Yield a temporary file, which replaces `path` when the block ends without an error.
 
-    Readers of `path` see the old file or the new one. If the block raises, the old file stays and the
-    temporary one is removed; one left by a killed process is removed by the next write into the folder.
-
-    The folder must exist, and an existing file hands on its permissions. With `follow`, the target of a
-    symbolic link is replaced; without, the link itself: for folders from untrusted sources, where a link
-    could lead anywhere.
+    Readers of `path` see the old file or the new one. Temporary files of killed processes are removed by
+    the next write into the folder, which must exist. Permissions of an existing file are kept. With
+    `follow`, the target of a symbolic link is replaced; without, the link itself: for folders from
+    untrusted sources.
     """
     target = Path(os.path.realpath(path)) if follow else Path(path)
     mode = _replaceable_mode(target)
@@ -258,19 +256,8 @@ def json_text(value: Any, *, indent: int | None = 1) -> str:
     """Return human-readable JSON; raise ValueError for NaN and infinity, which JSON lacks."""
     text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
     # File names that are not valid Unicode reach Python as lone surrogates, and may be image ids.
-    # They occur only inside strings, where JSON's escape stands for the same thing.
+    # They occur only in strings, where JSON has an equal escape.
     return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text) + "\n"
-
-
-def append_bytes(path: str | os.PathLike[str], data: bytes | memoryview) -> None:
-    """Append bytes to a file and flush them to disk; a symbolic link is an OSError."""
-    no_follow = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    with open(
-        path, "ab", opener=lambda name, flags: os.open(name, flags | no_follow, 0o666)
-    ) as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _replaceable_mode(target: Path) -> int | None:
@@ -282,20 +269,22 @@ def _replaceable_mode(target: Path) -> int | None:
     if stat.S_ISLNK(mode):  # not followed
         return None
     if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, "A folder is in the place of the file", str(target))
+        raise IsADirectoryError(
+            errno.EISDIR, "There is a folder with the name of the file", str(target)
+        )
     if not stat.S_ISREG(mode):
-        # Replacing a device such as /dev/null would take it away from everyone.
+        # Never replace a device such as /dev/null.
         raise InputError(f"{target} is not a regular file: give the name of a file to write.")
     return stat.S_IMODE(mode)
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether a file name is that of an unfinished write."""
+    """Return whether a file name is one of a temporary file."""
     return fnmatchcase(name, _TEMPORARY)
 
 
 def sweep(folder: str | os.PathLike[str]) -> None:
-    """Delete the temporary files of killed processes; those in use, and locked, are left alone."""
+    """Delete the temporary files of killed processes, which are not locked."""
     for path in list(Path(folder).glob(_TEMPORARY)):
         with contextlib.suppress(OSError):
             lock = _file_lock(path)
@@ -311,7 +300,7 @@ def _file_lock(path: Path, **options: Any) -> "BaseFileLock":
 
 
 def _acquire(lock: "BaseFileLock", *, timeout: float = 0.0) -> bool:
-    """Acquire a lock; return False if it is held elsewhere. Without locks in the file system, go on."""
+    """Acquire a lock, if the file system has locks; return False if it is held elsewhere."""
     try:
         lock.acquire(timeout=timeout)
     except TimeoutError:
@@ -335,7 +324,7 @@ def cache_folder() -> Path:
 
 
 def belongs(name: str) -> bool:
-    """Return whether a file name is one of a run: a swap replaces and removes no others."""
+    """Return whether a file name is one of a run; a swap affects no other files."""
     return name in (*SET, POOL_ROWS) or fnmatchcase(name, HEADS)
 
 
@@ -346,27 +335,14 @@ def is_ours(name: str) -> bool:
 
 @contextlib.contextmanager
 def writing(
-    folder: Path,
-    job: str,
-    *,
-    patience: float = _PATIENCE,
-    say: Callable[[str], None] | None = None,
+    folder: Path, job: str, *, patience: float = _PATIENCE, say: Callable[[str], None] | None = None
 ) -> Iterator[None]:
     """Hold the write lock of a folder, which is created if missing.
 
     A swap begun by a killed process is completed first. Folders created here are removed again if
-    nothing is written. The lock is reentrant within a thread and ends with the process.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder, by any path to it.
-    job : str
-        What is done here, for messages in waiting processes.
-    patience : float
-        Seconds to wait for another writer before a RunError names it.
-    say : callable, optional
-        Called once with a message if another writer holds the lock.
+    nothing is written. The lock is reentrant within a thread and ends with the process. If another
+    process holds it, `say` is called once with the `job` of that process, and RunError is raised after
+    `patience` seconds.
     """
     path = folder / _LOCK
     lock = _file_lock(path, is_singleton=True, poll_interval=_POLL)
@@ -377,7 +353,10 @@ def writing(
     try:
         _lock(folder, lock, job, patience, say)
         try:
-            _tidy(folder)
+            _complete_swap(folder)
+            sweep(folder)
+            if not (folder / NEXT / FIRST).exists():
+                unstage(folder)
             yield
         finally:
             with contextlib.suppress(OSError):  # while locked: waiting processes create a new file
@@ -390,20 +369,16 @@ def writing(
 
 
 def _lock(
-    folder: Path,
-    lock: "BaseFileLock",
-    job: str,
-    patience: float,
-    say: Callable[[str], None] | None,
+    folder: Path, lock: "BaseFileLock", job: str, patience: float, say: Callable[[str], None] | None
 ) -> None:
-    """Lock a folder and note who holds it."""
+    """Lock a folder and write a description of the job into the lock file."""
     path, deadline = folder / _LOCK, time.monotonic() + patience
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(OSError):
             status = path.lstat()
             if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-                path.unlink()  # a link or a pipe under our own name
+                path.unlink()  # a link or a pipe
         try:
             if _acquire(lock, timeout=0.0 if say else max(0.0, deadline - time.monotonic())):
                 break
@@ -424,14 +399,6 @@ def _lock(
         path.write_text(f"{job} (process {os.getpid()} on {platform.node()})", "utf-8")
 
 
-def _tidy(folder: Path) -> None:
-    """Complete the swap of a killed process, and remove what it left."""
-    _complete_swap(folder)
-    sweep(folder)
-    if not (folder / NEXT / FIRST).exists():
-        unstage(folder)
-
-
 def staged(folder: Path) -> Path | None:
     """Return the folder with an unfinished set of files, or None."""
     return folder / NEXT if _is_folder(folder / NEXT) else None
@@ -447,8 +414,8 @@ def stage(folder: Path) -> Path:
 def unstage(folder: Path) -> None:
     """Delete an unfinished set of files; needs the lock."""
     if _is_folder(folder / NEXT):
-        (folder / NEXT / FIRST).unlink(missing_ok=True)  # without it, the others do not count
-    _remove(folder / NEXT)
+        (folder / NEXT / FIRST).unlink(missing_ok=True)  # without it, the others are invalid
+    remove(folder / NEXT)
 
 
 def swap(folder: Path) -> None:
@@ -456,28 +423,30 @@ def swap(folder: Path) -> None:
     fresh = folder / NEXT
     for path in list(fresh.iterdir()):
         if not belongs(path.name):
-            _remove(path)
-        elif path.is_file() and _is_folder(folder / path.name):  # now: later there is no way back
-            raise RunError(f"{folder / path.name} is a folder in the place of a file; move it away")
+            remove(path)
+        elif path.is_file() and _is_folder(folder / path.name):  # before the swap begins
+            raise RunError(
+                f"{folder / path.name} is a folder with the name of a file; move it away"
+            )
     os.rename(fresh, folder / _READY)
     _complete_swap(folder)
 
 
 def _complete_swap(folder: Path) -> None:
-    """Delete the old files and move the new ones in, from wherever that was interrupted."""
+    """Delete the old files and move the new ones in; continues an interrupted swap."""
     ready = folder / _READY
     if not _is_folder(ready):
-        _remove(ready)
+        remove(ready)
         return
-    if (ready / FIRST).exists():  # nothing was moved yet: what is missing there has to go
+    if (ready / FIRST).exists():  # nothing was moved yet: delete files that the new set lacks
         for path in list(folder.iterdir()):
             if belongs(path.name) and not os.path.lexists(ready / path.name):
-                _remove(path)
+                remove(path)
     for name in sorted(os.listdir(ready), key=lambda name: (name != FIRST, name)):
-        # The folder may come from an untrusted source: move no links, and no files of the user.
+        # The folder may be untrusted: move neither links nor other files.
         if belongs(name) and stat.S_ISREG((ready / name).lstat().st_mode):
             os.replace(ready / name, folder / name)
-    _remove(ready)
+    remove(ready)
 
 
 def settle(folder: Path) -> None:
@@ -489,20 +458,20 @@ def settle(folder: Path) -> None:
             pass
     except OSError as problem:
         raise RunError(
-            f"new files are in {folder}, and not all at their places: {problem.strerror}; where it can "
-            "be written to, any command that reads it completes that"
+            f"the files in {folder} are being replaced, which cannot be completed: {problem.strerror}; "
+            "make the folder writable, then read it again"
         ) from problem
 
 
 def tidy(folder: Path) -> None:
-    """Remove what killed processes left, unless another one writes or the folder is read-only."""
+    """Remove files of killed processes, unless another one writes or the folder is read-only."""
     if any(is_ours(name) for name in os.listdir(folder)):
         with contextlib.suppress(OSError, RunError), writing(folder, "tidying", patience=0):
             pass
 
 
 def steady(folder: Path, read: Callable[[], T]) -> T:
-    """Return what `read` returns for a folder, read entirely before a swap or entirely after it."""
+    """Return the result of `read`, repeated if a swap took place meanwhile."""
     for _ in range(_READS):
         settle(folder)
         stamp = file_stamp(folder / FIRST)
@@ -514,7 +483,7 @@ def steady(folder: Path, read: Callable[[], T]) -> T:
             continue
         if _unchanged(folder, stamp):
             return value
-    raise RunError(f"{folder} is replaced again and again; try it once more when that has ended")
+    raise RunError(f"{folder} is replaced again and again; try again when that has ended")
 
 
 def _unchanged(folder: Path, stamp: Stamp | None) -> bool:
@@ -526,7 +495,7 @@ def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
     """Remove a file, a link, or a folder with its contents, if there is one."""
     if _is_folder(path):
         shutil.rmtree(path)

@@ -1,4 +1,4 @@
-"""Parts that other packages bring: entry points, and classes named by where they live."""
+"""Plugins of other packages: entry points, and objects by their import path."""
 
 import warnings
 from functools import cache
@@ -7,8 +7,6 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from promptboost.errors import SettingError
-
-__all__ = ["PluginWarning", "import_object", "load_plugins"]
 
 
 class PluginWarning(UserWarning):
@@ -20,11 +18,6 @@ def load_plugins(group: str) -> dict[str, object]:
     """Load what installed packages declare under an entry point group, by name.
 
     A plugin that cannot be loaded is named in a warning, once, and left out.
-
-    Examples
-    --------
-    >>> load_plugins("promptboost.nothing")
-    {}
     """
     plugins: dict[str, object] = {}
     for point in entry_points(group=group):
@@ -44,17 +37,7 @@ def load_plugins(group: str) -> dict[str, object]:
 
 
 def import_object(name: str) -> Any:
-    """Import what ``package.module:Name`` names.
-
-    Examples
-    --------
-    >>> import_object("math:pi")
-    3.141592653589793
-    >>> import_object("math:tau.pi.pie")
-    Traceback (most recent call last):
-        ...
-    promptboost.errors.SettingError: the module math has no tau.pi.pie
-    """
+    """Import what ``package.module:Name`` names."""
     module_name, _, path = name.partition(":")
     if not module_name or not path:
         raise SettingError(f"{name!r} does not name an object: write package.module:Name")
@@ -65,9 +48,9 @@ def import_object(name: str) -> Any:
             f"cannot import {module_name!r} of {name!r}: no module named {error.name!r}. Install "
             "its package, or put its folder on PYTHONPATH"
         ) from error
-    for part in path.split("."):
+    for attribute in path.split("."):
         try:
-            target = getattr(target, part)
+            target = getattr(target, attribute)
         except AttributeError:
             raise SettingError(f"the module {module_name} has no {path}") from None
     return target

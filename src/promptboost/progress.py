@@ -18,7 +18,7 @@ _COUNTED = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{re
 _UNCOUNTED = "{desc} …"
 _OPEN_ENDED = "{desc}: {n_fmt} [{elapsed}]"
 
-# Not of the instance, which can be copied and pickled with what holds it.
+# Not an attribute, so that instances can be copied and pickled.
 _lock = Lock()
 
 
@@ -28,16 +28,7 @@ def no_progress(stage: str, done: int, total: int | None) -> None:
 
 @contextmanager
 def stage(progress: Progress, name: str, total: int | None = None) -> Iterator[Advance]:
-    """Report a stage from start to end, even if it fails; yield a function that adds to the count.
-
-    Examples
-    --------
-    >>> with stage(print, "painting", 3) as advance:
-    ...     advance(2)
-    painting 0 3
-    painting 2 3
-    painting 3 3
-    """
+    """Report a stage from start to end, even if it fails; yield a function that adds to the count."""
     done = 0
 
     def advance(count: int = 1) -> None:
@@ -63,11 +54,6 @@ class ProgressBars:
     ----------
     shown : bool, default=True
         Whether to draw at all.
-
-    Examples
-    --------
-    >>> with ProgressBars() as progress:
-    ...     progress("painting", 1, 2)
     """
 
     def __init__(self, shown: bool = True) -> None:
@@ -138,13 +124,7 @@ def _stderr_is_terminal() -> bool:
 
 
 def in_notebook() -> bool:
-    """Return whether this is a notebook.
-
-    Examples
-    --------
-    >>> in_notebook()
-    False
-    """
+    """Return whether this is a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return type(shell).__name__ == "ZMQInteractiveShell"
 

@@ -1,4 +1,4 @@
-"""For tests: made-up tasks, and checks that tell the author of a plugin what it lacks."""
+"""Checks of plugin methods and encoders."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import dataclasses
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from promptboost.encoders.base import ENCODER_PARTS, Encoder, UnitRows, unit_rows
+from promptboost.encoders.base import ENCODER_PARTS, Encoder, StagedEncoder, UnitRows
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import EncoderError, PromptBoostError, a_type
 from promptboost.pool import PromptPool, build_pool
@@ -22,88 +21,13 @@ if TYPE_CHECKING:
 
     from promptboost.methods.base import FewShotSet, FittedMethod, Method
 
-_T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class SyntheticTask:
-    """Embeddings of a made-up few-shot task; all rows have length one."""
-
-    images: NDArray[np.float32]
-    labels: NDArray[np.int64]
-    views: NDArray[np.float32]
-    templates: NDArray[np.float32]
-    prompts: list[NDArray[np.float32]]
-
-
-def clip_like(
-    n_classes: int,
-    shots: int,
-    *,
-    views: int = 4,
-    prompts: int = 100,
-    templates: int = 8,
-    dim: int = 64,
-    confusion: float = 2.0,
-    seed: int = 0,
-) -> SyntheticTask:
-    """Make embeddings that behave like a contrastive model's.
-
-    Images and texts sit around two distant points (the modality gap). What tells them apart lies
-    in a few shared attribute directions: classes come in families, a name describes its class with
-    an error of its own, each prompt describes it with another, and images of a class differ.
-
-    Parameters
-    ----------
-    n_classes, shots, views, prompts, templates, dim, seed : int
-        Shots are images of each class, views crops of each image, prompts those of each class.
-    confusion : float
-        How much images of one class differ; 2 leaves templates wrong on about a fifth of them.
-
-    Examples
-    --------
-    >>> task = clip_like(n_classes=3, shots=2, views=4, prompts=10)
-    >>> task.images.shape, task.views.shape, task.templates.shape
-    ((6, 64), (6, 4, 64), (3, 8, 64))
-    """
-    rng = np.random.default_rng(seed)
-    rank = min(96, dim // 2)
-    directions = np.linalg.qr(rng.standard_normal((dim, rank)))[0].T.astype(np.float32)
-    spread = (np.linspace(1.5, 0.4, rank) / np.sqrt(rank)).astype(np.float32)
-    text_side, image_side = unit_rows(rng.standard_normal((2, dim)))
-
-    def attributes(*shape: int) -> NDArray[np.float32]:
-        return np.asarray(rng.standard_normal((*shape, rank), dtype=np.float32) * spread)
-
-    def place(z: NDArray[np.float32], side: UnitRows, noise: float) -> UnitRows:
-        flat = z.reshape(-1, rank)
-        blur = unit_rows(rng.standard_normal((len(flat), dim), dtype=np.float32))
-        rows = unit_rows(1.2 * side + flat @ directions + noise * blur)
-        return rows.reshape(*z.shape[:-1], dim)
-
-    family = np.arange(n_classes) % max(2, n_classes // 6)
-    center = attributes(max(2, n_classes // 6))[family] + 0.75 * attributes(n_classes)
-    name = center + 0.6 * attributes(n_classes)
-    filled = name[:, None] + 0.4 * attributes(templates) + 0.15 * attributes(n_classes, templates)
-    labels = np.repeat(np.arange(n_classes), shots)
-    image = center[labels] + confusion * attributes(len(labels))
-    return SyntheticTask(
-        images=place(image, image_side, 0.5),
-        labels=labels,
-        views=place(
-            image[:, None] + 0.4 * confusion * attributes(len(labels), views), image_side, 0.5
-        ),
-        templates=place(filled, text_side, 0.2),
-        prompts=[place(0.8 * c + 0.7 * attributes(prompts), text_side, 0.3) for c in center],
-    )
-
 
 class _Colors:
-    """Images of one color each, which any encoder can embed; knows whether it was asked."""
+    """Images of one color each; `opened` records whether they were read."""
 
     def __init__(self, colors: Sequence[str]) -> None:
         self.colors = colors
-        self.asked = False
+        self.opened = False
 
     def __len__(self) -> int:
         return len(self.colors)
@@ -121,7 +45,7 @@ class _Colors:
         from PIL import Image
 
         for color in self.colors:
-            self.asked = True
+            self.opened = True
             yield Image.new("RGB", (32, 32), color)
 
 
@@ -140,27 +64,39 @@ _WORDS = {
 }
 
 
-def check_method(
-    method: Method,
-    *,
-    encoder: Encoder | None = None,
-    other: Encoder | None = None,
-    pool: PromptPool | None = None,
-) -> list[str]:
-    """Return what a method lacks to be used like those that are built in: one sentence a problem.
+class _Problems(list[str]):
+    """The problems found so far, a sentence each."""
 
-    It is fitted on four images of two classes, ``fire`` and ``ice``: its declarations, that it checks
-    before it works, shapes, repeatability, saving and loading, and the transfer it declares.
+    def expect_same(self, fitted: FittedMethod, other: FittedMethod, problem: str) -> None:
+        """Add a problem unless two classifiers answer alike."""
+        self.expect(np.array_equal(fitted.logits(_IMAGES), other.logits(_IMAGES)), problem)
+
+    def expect(self, right: object, problem: str) -> None:
+        """Add a problem unless something is right."""
+        if not right:
+            self.append(problem)
+
+    @contextmanager
+    def during(self, what: str) -> Iterator[None]:
+        """Add an error that ends a block as a problem."""
+        try:
+            yield
+        except Exception as error:
+            self.append(f"{what} {type(error).__name__}: {error}")
+
+
+def check_method(method: Method, *, encoder: Encoder | None = None) -> list[str]:
+    """Return the problems of a method, one sentence each.
+
+    Fits four images of the classes ``fire`` and ``ice``, and checks declarations, early errors, shapes,
+    repeatability, saving and loading, and the declared transfer.
 
     Parameters
     ----------
     method : Method
-        With settings that keep a fit short.
-    encoder, other : Encoder, optional
-        To learn with, and to transfer to; by default two that need no weights.
-    pool : PromptPool, optional
-        Words about the classes ``fire`` and ``ice``; by default templates and a few sentences of the
-        sources ``CuPL`` and ``DCLIP``.
+        With settings for a short fit.
+    encoder : Encoder, optional
+        Encoder of the fit; by default one without weights.
 
     Examples
     --------
@@ -170,192 +106,171 @@ def check_method(
     >>> check_method(make_method("cupl?sources=mine"))[0]  # doctest: +ELLIPSIS
     "check() raises PoolError: ..."
     """
-    check = _MethodCheck(
-        method,
-        encoder=FakeEncoder() if encoder is None else encoder,
-        other=FakeEncoder(seed=1) if other is None else other,
-        pool=build_pool(["fire", "ice"], descriptions=_WORDS) if pool is None else pool,
-    )
-    check.run()
-    return check.problems
+    encoder = FakeEncoder() if encoder is None else encoder
+    pool = build_pool(["fire", "ice"], descriptions=_WORDS)
+    problems = _Problems()
+    _check_declarations(problems, method)
+    if problems:  # everything else builds on them
+        return problems
+    _check_spelling(problems, method)
+    shots, earlier = _few(*_FOUR), len(problems)
+    with problems.during("check() raises"):
+        method.check(shots, pool, encoder)
+    if len(problems) > earlier:
+        return problems
+    opened = isinstance(shots.images, _Colors) and shots.images.opened
+    problems.expect(not opened, "check() reads the images, which is slow: do it in fit()")
+    _check_without_images(problems, method, pool, encoder)
+    with problems.during("fit() raises"):
+        fitted = method.fit(shots, pool, encoder)
+        if _check_answers(problems, fitted, encoder):
+            _check_repeats(problems, method, fitted, pool)
+            _check_archive(problems, fitted)
+            _check_transfer(problems, method, fitted, FakeEncoder(seed=1))
+    return problems
 
 
-@dataclass
-class _MethodCheck:
-    """A method that is being checked, and its problems so far."""
+def _check_declarations(problems: _Problems, method: Method) -> None:
+    from promptboost.methods.base import Method, Transfer
 
-    method: Method
-    encoder: Encoder
-    other: Encoder
-    pool: PromptPool
-    problems: list[str] = dataclasses.field(default_factory=list)
+    kind = type(method)
+    if not isinstance(method, Method):
+        problems.append(f"{kind.__name__} does not derive from promptboost.methods.Method")
+        return
+    frozen = dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen
+    problem = "is not a frozen dataclass: add @dataclass(frozen=True)"
+    problems.expect(frozen, f"{kind.__name__} {problem}")
+    wanted = {"name": str, "carries_over": Transfer, "learns": bool}
+    for name, of in wanted.items():
+        problem = f"{name} is missing: {name}: ClassVar[{of.__name__}] = … in the class"
+        problems.expect(isinstance(getattr(kind, name, None), of), problem)
 
-    def run(self) -> None:
-        self.check_declarations()
-        if self.problems:  # everything else builds on them
-            return
-        self.check_spelling()
-        if not self.check_before_work():
-            return
-        fitted = self.attempt("fit()", lambda: self.fit(*_FOUR))
-        if fitted is not None and self.check_answers(fitted):
-            self.check_repeats(fitted)
-            self.check_archive(fitted)
-            self.check_transfer(fitted)
 
-    def expect(self, right: bool, problem: str) -> None:
-        if not right:
-            self.problems.append(problem)
+def _check_spelling(problems: _Problems, method: Method) -> None:
+    from promptboost.methods.base import spelled
+    from promptboost.methods.registry import make_method
 
-    def attempt(self, what: str, work: Callable[[], _T]) -> _T | None:
-        try:
-            return work()
-        except Exception as error:  # whatever is wrong is a finding, not the end
-            self.problems.append(f"{what} raises {_described(error)}")
-            return None
-
-    def fit(self, *colors: str) -> FittedMethod:
-        return self.method.fit(_few(*colors), self.pool, self.encoder)
-
-    def expect_same(self, one: FittedMethod, other: FittedMethod, problem: str) -> None:
-        self.expect(np.array_equal(one.logits(_IMAGES), other.logits(_IMAGES)), problem)
-
-    def check_declarations(self) -> None:
-        from promptboost.methods.base import Group, Method, Transfer
-
-        kind = type(self.method)
-        if not isinstance(self.method, Method):
-            self.expect(False, f"{kind.__name__} does not derive from promptboost.methods.Method")
-            return
-        frozen = dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen
-        problem = "is not a frozen dataclass: add @dataclass(frozen=True)"
-        self.expect(frozen, f"{kind.__name__} {problem}")
-        wanted = {"name": str, "group": Group, "carries_over": Transfer, "learns": bool}
-        for name, of in wanted.items():
-            problem = f"{name} is missing: {name}: ClassVar[{of.__name__}] = … in the class"
-            self.expect(isinstance(getattr(kind, name, None), of), problem)
-
-    def check_spelling(self) -> None:
-        from promptboost.methods.registry import make_method, spelled
-
-        spelling = spelled(self.method)
-        what = f"make_method({spelling!r}), which its files name it by,"
-        again = self.attempt(what, lambda: make_method(spelling))
-        self.expect(
-            again is None or again == self.method,
+    spelling = spelled(method)
+    with problems.during(f"make_method({spelling!r}), which its files name it by, raises"):
+        problems.expect(
+            make_method(spelling) == method,
             f"{spelling!r} makes another method: settings are texts, numbers, true and false, or None",
         )
 
-    def check_before_work(self) -> bool:
-        """Check what happens before any work; tell whether the method can be fitted."""
-        shots, before = _few(*_FOUR), len(self.problems)
-        self.attempt("check()", lambda: self.method.check(shots, self.pool, self.encoder))
-        if len(self.problems) > before:
+
+def _check_without_images(
+    problems: _Problems, method: Method, pool: PromptPool, encoder: Encoder
+) -> None:
+    problem = ""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of divisions by zero
+            method.check(_few(), pool, encoder)
+            logits = method.fit(_few(), pool, encoder).logits(_IMAGES)
+        problem = "" if np.isfinite(logits).all() else "logits() are not finite"
+    except PromptBoostError:
+        pass
+    except Exception as error:
+        problem = f"it raises {type(error).__name__}: {error}"
+    problems.expect(
+        not problem,
+        f"without images {problem}; make check() raise an error of promptboost.errors with the reason",
+    )
+
+
+def _check_answers(problems: _Problems, fitted: FittedMethod, encoder: Encoder) -> bool:
+    """Check a fitted classifier; return whether it predicts."""
+    from promptboost.methods.base import FittedMethod
+
+    if not isinstance(fitted, FittedMethod):
+        problems.append(f"fit() returns {type(fitted).__name__}, not a FittedMethod")
+        return False
+    with problems.during("origin raises"):
+        origin = fitted.origin
+        right = tuple(origin.class_names) == ("fire", "ice") and origin.encoder is encoder
+        problems.expect(right, "origin is not that of the fit: use self.origin(shots, encoder)")
+    with problems.during("logits() raises"):
+        logits = fitted.logits(_IMAGES)
+        if not _are_logits(problems, logits):
             return False
-        assert isinstance(shots.images, _Colors)
-        problem = "check() looks at the images: leave that to fit(), it takes long"
-        self.expect(not shots.images.asked, problem)
-        problem = ""
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)  # of divisions by zero
-                self.method.check(_few(), self.pool, self.encoder)
-                logits = self.fit().logits(_IMAGES)
-            problem = "" if np.isfinite(logits).all() else "logits() are not finite"
-        except PromptBoostError:
-            pass
-        except Exception as error:
-            problem = f"it raises {_described(error)}"
-        self.expect(
-            not problem,
-            f"without images {problem}; have check() raise an error of promptboost.errors that says "
-            "what is missing",
+        with problems.during("predict() raises"):
+            right = np.array_equal(fitted.predict(_IMAGES), logits.argmax(axis=1))
+            problems.expect(right, "predict() does not return the class of the highest logit")
+        with problems.during("words() raises"):
+            words = fitted.words()
+            problems.expect(
+                words is None or len(words) == 2, "words() has not one bank for each class"
+            )
+        return True
+    return False
+
+
+def _are_logits(problems: _Problems, logits: Any, when: str = "") -> bool:
+    shape, dtype = getattr(logits, "shape", None), getattr(logits, "dtype", None)
+    if shape != (4, 2) or dtype != np.float32:
+        wanted = "for 4 images and 2 classes, not float32 (4, 2)"
+        problems.append(f"logits(){when} returns {dtype} of shape {shape} {wanted}")
+        return False
+    problems.expect(np.isfinite(logits).all(), f"logits(){when} are not finite")
+    return True
+
+
+def _check_repeats(
+    problems: _Problems, method: Method, fitted: FittedMethod, pool: PromptPool
+) -> None:
+    encoder = fitted.origin.encoder
+    with problems.during("a second fit() raises"):
+        problem = (
+            "two fits with the same settings differ: draw from np.random.default_rng(self.seed)"
         )
-        return True
-
-    def check_answers(self, fitted: FittedMethod) -> bool:
-        """Check one fitted classifier; tell whether it answers."""
-        from promptboost.methods.base import FittedMethod
-
-        if not isinstance(fitted, FittedMethod):
-            self.expect(False, f"fit() returns {type(fitted).__name__}, not a FittedMethod")
-            return False
-        origin = self.attempt("origin", lambda: fitted.origin)
-        if origin is not None:
-            right = tuple(origin.class_names) == ("fire", "ice") and origin.encoder is self.encoder
-            self.expect(right, "origin is not that of the fit: use self.origin(shots, encoder)")
-        logits = self.attempt("logits()", lambda: fitted.logits(_IMAGES))
-        if logits is None:
-            return False
-        shape, dtype = getattr(logits, "shape", None), getattr(logits, "dtype", None)
-        if shape != (4, 2) or dtype != np.float32:
-            wanted = "for 4 images and 2 classes, not float32 (4, 2)"
-            self.expect(False, f"logits() returns {dtype} of shape {shape} {wanted}")
-            return False
-        self.expect(bool(np.isfinite(logits).all()), "logits() are not finite")
-        guesses = self.attempt("predict()", lambda: fitted.predict(_IMAGES))
-        right = guesses is None or np.array_equal(guesses, logits.argmax(axis=1))
-        self.expect(right, "predict() does not return the class of the highest logit")
-        words = self.attempt("words()", fitted.words)
-        self.expect(words is None or len(words) == 2, "words() has not one bank for each class")
-        return True
-
-    def check_repeats(self, fitted: FittedMethod) -> None:
-        again = self.attempt("a second fit()", lambda: self.fit(*_FOUR))
-        if again is not None:
-            problem = "two fits with the same settings differ: draw from "
-            self.expect_same(again, fitted, problem + "np.random.default_rng(self.seed)")
-        if not self.method.learns:
+        problems.expect_same(method.fit(_few(*_FOUR), pool, encoder), fitted, problem)
+        if not method.learns:
+            fewer = method.fit(_few("red", "blue"), pool, encoder)
             problem = "learns is False, but other images give another classifier"
-            fewer = self.attempt("fit()", lambda: self.fit("red", "blue"))
-            if fewer is not None:  # else the fit has its own finding
-                self.expect_same(fewer, fitted, problem)
+            problems.expect_same(fewer, fitted, problem)
 
-    def check_archive(self, fitted: FittedMethod) -> None:
-        from promptboost.methods.archive import load_fitted, save_fitted
 
-        def saved_and_loaded() -> FittedMethod:
-            with tempfile.TemporaryDirectory() as folder:
-                save_fitted(fitted, folder)
-                return load_fitted(folder, self.encoder)
+def _check_archive(problems: _Problems, fitted: FittedMethod) -> None:
+    from promptboost.methods.archive import load_fitted, save_fitted
 
-        again = self.attempt("saving and loading", saved_and_loaded)
-        if again is not None:
-            problem = f"what is loaded is {a_type(again)}: check its kind"
-            self.expect(type(again) is type(fitted), problem)
-            problem = "a classifier that was saved and loaded answers differently"
-            self.expect_same(again, fitted, f"{problem}: state() leaves something out")
+    with problems.during("saving and loading raises"), tempfile.TemporaryDirectory() as folder:
+        save_fitted(fitted, folder)
+        again = load_fitted(folder, fitted.origin.encoder)
+        problem = f"what is loaded is {a_type(again)}: check its kind"
+        problems.expect(type(again) is type(fitted), problem)
+        problem = (
+            "a classifier that was saved and loaded answers differently: keep all of it in fields"
+        )
+        problems.expect_same(again, fitted, problem)
 
-    def check_transfer(self, fitted: FittedMethod) -> None:
-        from promptboost.methods.base import Transfer
-        from promptboost.methods.eft import emulate
 
-        declared = f"carries_over is Transfer.{self.method.carries_over.name}"
-        if self.method.carries_over is Transfer.REFIT:
+def _check_transfer(
+    problems: _Problems, method: Method, fitted: FittedMethod, other: Encoder
+) -> None:
+    from promptboost.methods.base import Transfer
+    from promptboost.methods.eft import emulate
+
+    declared = f"carries_over is Transfer.{method.carries_over.name}"
+    if method.carries_over is Transfer.REFIT:
+        with problems.during(f"{declared}: transfer() must raise EncoderError, not"):
             try:
-                fitted.transfer(self.other)
-                self.problems.append(f"{declared}, but transfer() returns a classifier")
+                fitted.transfer(other)
+                problems.append(f"{declared}, but transfer() returns a classifier")
             except EncoderError:
                 pass
-            except Exception as error:
-                problem = f"{declared}: transfer() must raise EncoderError, not {error!r}"
-                self.problems.append(problem)
-            return
-        by_text = self.method.carries_over is Transfer.TEXT
-        move = fitted.transfer if by_text else lambda encoder: emulate(fitted, encoder)
-        moved = self.attempt(f"{declared}: moving it", lambda: move(self.other))
-        if moved is None:
-            return
-        right = not by_text or (fitted.words() is not None and moved.words() == fitted.words())
+        return
+    by_text = method.carries_over is Transfer.TEXT
+    with problems.during(f"{declared}: moving it raises"):
+        moved = fitted.transfer(other) if by_text else emulate(fitted, other)
+        words = fitted.words()
+        right = not by_text or (words is not None and moved.words() == words)
         problem = "but words() are not the same on the other encoder, or are None"
-        self.expect(right, f"{declared}, {problem}")
-        logits = self.attempt("logits() after the transfer", lambda: moved.logits(_IMAGES))
-        right = logits is None or (logits.shape == (4, 2) and bool(np.isfinite(logits).all()))
-        self.expect(right, "logits() after the transfer are not finite numbers of shape (4, 2)")
+        problems.expect(right, f"{declared}, {problem}")
+        _are_logits(problems, moved.logits(_IMAGES), " after the transfer")
 
 
 _TEXTS = ["a photo of a cat.", "an old lighthouse by the sea", "", "a cat, " * 60]
-# Of every part of an encoder its type, where it is no method, and what it is.
+# Types and descriptions of the attributes of an encoder; methods have no type.
 _PARTS: dict[str, tuple[tuple[type, ...], str]] = {
     "id": ((str,), "the name a user types to load it"),
     "fingerprint": ((str,), "a text that changes whenever an embedding could change"),
@@ -373,7 +288,7 @@ _PARTS: dict[str, tuple[tuple[type, ...], str]] = {
 
 
 def check_encoder(encoder: Any) -> list[str]:
-    """Return what an object lacks to be an :class:`~promptboost.Encoder`, and what to do.
+    """Return the problems of an object as an :class:`~promptboost.Encoder`, and their solutions.
 
     Examples
     --------
@@ -383,85 +298,79 @@ def check_encoder(encoder: Any) -> list[str]:
     >>> check_encoder("ViT-B-32")[0]
     'there is no attribute id: the name a user types to load it'
     """
-    problems = [
-        f"there is no attribute {part}: {_PARTS[part][1]}"
-        for part in ENCODER_PARTS
-        if not hasattr(encoder, part)
-    ]
-    for part, (kinds, meaning) in _PARTS.items():
-        if not kinds or not hasattr(encoder, part):
+    problems = _Problems(
+        f"there is no attribute {name}: {_PARTS[name][1]}"
+        for name in ENCODER_PARTS
+        if not hasattr(encoder, name)
+    )
+    for name, (kinds, meaning) in _PARTS.items():
+        if not kinds or not hasattr(encoder, name):
             continue
-        value = getattr(encoder, part)
+        value = getattr(encoder, name)
         if not isinstance(value, kinds):
-            problems.append(f"{part} is {value!r}: it must be of type {kinds[0].__name__}")
-        elif part != "causal_text" and (
+            problems.append(f"{name} is {value!r}: it must be of type {kinds[0].__name__}")
+        elif name != "causal_text" and (
             value == "" or (isinstance(value, int | float) and value <= 0)
         ):
-            problems.append(f"{part} is {value!r}: {meaning}")
+            problems.append(f"{name} is {value!r}: {meaning}")
     if problems:
         return problems
-    return [
-        *_check_rows("encode_texts", encoder.encode_texts, _TEXTS, encoder.dim),
-        *_check_images(encoder),
-        *_check_tokens(encoder),
-    ]
-
-
-def _check_images(encoder: Encoder) -> list[str]:
     from PIL import Image
 
     sizes = {"red": (64, 48), "blue": (48, 64), "white": (300, 200)}
     images = [Image.new("RGB", size, color) for color, size in sizes.items()]
-    problems = _check_rows("encode_images", encoder.encode_images, images, encoder.dim)
-    if not problems:
-        try:
-            encoder.encode_images(iter(images))
-        except Exception as error:
-            problems.append(f"encode_images fails on an iterator of images: {_described(error)}")
+    _check_rows(problems, "encode_texts", encoder.encode_texts, _TEXTS, encoder.dim)
+    _check_rows(problems, "encode_images", encoder.encode_images, images, encoder.dim)
+    with problems.during("encode_images fails on an iterator of images:"):
+        encoder.encode_images(iter(images))
+    encode_images = encoder.encode_images
+    if isinstance(encoder, StagedEncoder):
+        with problems.during("preprocess or encode_preprocessed fails:"):
+            rows = encoder.encode_preprocessed([encoder.preprocess(image) for image in images])
+            problem = (
+                "encode_preprocessed and encode_images return other numbers for the same images"
+            )
+            problems.expect(np.allclose(rows, encode_images(images), atol=1e-5), problem)
+    with problems.during("count_tokens fails:"):
+        counts = np.asarray(encoder.count_tokens(_TEXTS))
+        right = counts.shape == (len(_TEXTS),) and counts.dtype.kind in "iu"
+        problem = f"count_tokens must return {len(_TEXTS)} integers for {len(_TEXTS)} texts"
+        problems.expect(right, problem)
+        problem = "count_tokens must count all tokens of a text, also those that are cut off"
+        problems.expect(not right or counts[3] > counts[0], problem)
     return problems
 
 
 def _check_rows(
-    name: str, encode: Callable[[list[Any]], Any], items: list[Any], dim: int
-) -> list[str]:
-    try:
-        many, again, one = encode(items), encode(items), encode(items[:1])
-        none = encode([])
-    except Exception as error:
-        return [f"{name} fails on {len(items)}, one or no items: {_described(error)}"]
-    expected = (len(items), dim)
-    if not isinstance(many, np.ndarray) or many.shape != expected:
-        shape = getattr(many, "shape", type(many).__name__)
-        return [f"{name} returned {shape} for {len(items)} items: an array of shape {expected}"]
-    problems = []
-    if many.dtype != np.float32:
-        problems.append(f"{name} returned {many.dtype}: make it float32")
-    if getattr(none, "shape", None) != (0, dim):
-        problems.append(f"{name} of an empty list must be an array of shape (0, {dim})")
-    if not np.isfinite(many).all():
-        return [*problems, f"{name} returned numbers that are not finite"]
-    if not np.allclose(np.linalg.norm(many, axis=1), 1.0, atol=1e-3):
-        problems.append(f"{name} returned rows whose length is not one: see encoders.unit_rows")
-    if not np.array_equal(many, again):
-        problems.append(f"{name} returned other numbers the second time: switch off what is random")
-    if not np.allclose(many[:1], one, atol=1e-3):
-        problems.append(f"{name} depends on what else is in the list: mask padding, fix batch norm")
-    if np.allclose(many[0], many[1], atol=1e-6):
-        problems.append(f"{name} returned the same row for different items")
-    return problems
-
-
-def _check_tokens(encoder: Encoder) -> list[str]:
-    try:
-        counts = np.asarray(encoder.count_tokens(_TEXTS))
-    except Exception as error:
-        return [f"count_tokens fails: {_described(error)}"]
-    if counts.shape != (len(_TEXTS),) or counts.dtype.kind not in "iu":
-        return [f"count_tokens must return {len(_TEXTS)} integers for {len(_TEXTS)} texts"]
-    if not counts[3] > counts[0]:
-        return ["count_tokens must count all tokens of a text, also those that are cut off"]
-    return []
-
-
-def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    problems: _Problems, name: str, encode: Callable[[list[Any]], Any], items: list[Any], dim: int
+) -> None:
+    expected = len(items), dim
+    with problems.during(f"{name} fails on {len(items)}, one or no items:"):
+        many, again, single, none = encode(items), encode(items), encode(items[:1]), encode([])
+        if not isinstance(many, np.ndarray) or many.shape != expected:
+            shape = getattr(many, "shape", type(many).__name__)
+            wanted = f"an array of shape {expected}"
+            problems.append(f"{name} returned {shape} for {len(items)} items: {wanted}")
+        elif not np.isfinite(many).all():
+            problems.append(f"{name} returned numbers that are not finite")
+        else:
+            lengths = np.linalg.norm(many, axis=1)
+            checks = {
+                f"returned {many.dtype}: make it float32": many.dtype == np.float32,
+                f"of an empty list must be an array of shape (0, {dim})": np.shape(none)
+                == (0, dim),
+                "returned rows whose length is not one: see encoders.unit_rows": np.allclose(
+                    lengths, 1.0, atol=1e-3
+                ),
+                "returned other numbers the second time: switch off what is random": np.array_equal(
+                    many, again
+                ),
+                "depends on what else is in the list: mask padding, fix batch norm": np.allclose(
+                    many[:1], single, atol=1e-3
+                ),
+                "returned the same row for different items": not np.allclose(
+                    many[0], many[1], atol=1e-6
+                ),
+            }
+            for problem, right in checks.items():
+                problems.expect(right, f"{name} {problem}")

@@ -6,19 +6,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from promptboost.errors import MissingExtraError, SettingError
+from promptboost.errors import MissingExtraError, SettingError, install_command
 from promptboost.run.tracker import Tracker
 
 
 class MLflowTracker:
     """Log fits with MLflow: settings as parameters, figures as metrics, files as artifacts.
 
-    Parameters
-    ----------
-    experiment : str, default="promptboost"
-        Name of the experiment.
-    address : str, optional
-        A tracking URI; by default MLFLOW_TRACKING_URI, or the folder ``mlruns``.
+    `address` is a tracking URI; by default MLFLOW_TRACKING_URI, or the folder ``mlruns``.
     """
 
     def __init__(self, experiment: str = "promptboost", address: str | None = None) -> None:
@@ -46,13 +41,7 @@ class MLflowTracker:
 
 
 class WandbTracker:
-    """Log fits with Weights & Biases.
-
-    Parameters
-    ----------
-    project : str, default="promptboost"
-        Name of the project.
-    """
+    """Log fits with Weights & Biases."""
 
     def __init__(self, project: str = "promptboost") -> None:
         self._wandb: Any = _library("wandb", "wandb")
@@ -92,6 +81,6 @@ def _library(module: str, extra: str) -> Any:
     if find_spec(module) is None:
         raise MissingExtraError(
             f"tracking with {module} needs {module}, which is not installed. Type: "
-            f"pip install 'promptboost[{extra}]'"
+            f"{install_command(extra)}"
         )
     return import_module(module)

@@ -5,6 +5,7 @@ import random
 import re
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 # Written for a value, and replaced in the text: what no program that writes JSON would write.
@@ -147,7 +148,9 @@ def _altered(holder: Any, key: Any, draw: random.Random) -> str:
             holder[key] = holder[draw.choice(list(holder))]
             return "swapped"
         case 4 if isinstance(holder[key], int | float):
-            holder[key] = holder[key] * draw.choice((-1, 10, 1e30, 1e200, 10**30))
+            factor = draw.choice((-1, 10, 1e30, 1e200, 10**30))
+            with suppress(OverflowError):
+                holder[key] = holder[key] * factor
             return "multiplied"
     new = draw.choice(_VALUES)
     holder[key] = json.loads(json.dumps(new))  # a value of its own

@@ -111,7 +111,7 @@ def _warm_up() -> None:
         contextlib.redirect_stderr(nowhere),
     ):
         os.chdir(write_task(Path(folder) / "task"))
-        for command in (fit_command(0), ["report", "run"], TRANSFER, COMPARE, POOL, PREDICT):
+        for command in (fit_command(0), ["report", "run"], TRANSFER, COMPARE, POOL, PREDICT, REFIT):
             with contextlib.suppress(SystemExit):
                 main(command)
         os.chdir(here)
@@ -221,7 +221,7 @@ def _edit(run: str, encoder: str) -> None:
     """Add a sentence to the first class of a run, and save it with its vectors."""
     from promptboost.io import writing
     from promptboost.model.classifier import PromptClassifier, load
-    from promptboost.model.head_files import write_head
+    from promptboost.model.head import write_head
 
     before = load(run, cache=False).ensemble
     edited = before.add(before.class_names[0], "something new")
@@ -289,8 +289,13 @@ def fit_command(seed: int, *more: str) -> list[str]:
 COMPARE = ["compare", "images", "-o", "out", "--methods", "zero-shot,logistic", "--shots", "1,2"]
 COMPARE += ["--seeds", "1", "--encoder", "fake:16-0", "--views", "0", "--no-cache", "--quiet"]
 COMPARE += ["--prompts", "sentences.json"]
+SEVERAL = [*COMPARE, "--transfer", "fake:24-1,fake:24-2"]
+SEVERAL[SEVERAL.index("zero-shot,logistic")] = "zero-shot,promptboost?rounds=2"
 TRANSFER = ["transfer", "run", "--encoder", "fake:24-1", "--no-cache", "--quiet"]
 POOL = ["pool", "build", "sentences.json", "--classes", "images", "-o", "pool.jsonl", "--quiet"]
+BOTH = [*fit_command(0, "--encoder", "fake:24-1"), "--resume"]
+REFIT = ["refit", "run", "--no-cache", "--quiet"]
+EMBED = ["embed", "images", "--encoder", "fake:16-0", "--storage", "out", "--per-shard", "4"]
 PREDICT = ["predict", "run", "images", "--no-cache", "--quiet"]
 
 

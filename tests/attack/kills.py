@@ -16,13 +16,19 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from random import Random
 
+from promptboost.hub import push_run
 from tests.attack.forks import (
+    BOTH,
     COMPARE,
+    EMBED,
     POOL,
     PREDICT,
+    REFIT,
+    SEVERAL,
     TRANSFER,
     Ended,
     Forks,
@@ -32,6 +38,7 @@ from tests.attack.forks import (
     write_task,
 )
 from tests.llm.llm_server import Act, Server
+from tests.run.hub_server import Hub
 
 HARMLESS = frozenset({"ok"})
 #: The files of a run in which nothing is measured in seconds.
@@ -71,7 +78,7 @@ def check_whole(run: Path) -> int:
     except Exception as error:
         raise FaultError("lost", repr(error)) from error
     check(results.task.seed == seed, "mixed", "metrics.json and run.toml")
-    check(text.has_fingerprint(results.ensemble_fingerprint), "mixed", "metrics and ensemble.json")
+    check(results.ensemble_fingerprint == text.fingerprint, "mixed", "metrics and ensemble.json")
     right = sum(row[1] == row[2] for row in rows[1:]) / len(rows[1:])
     measured = results.measured()
     check(measured is not None and abs(right - measured) < 1e-9, "mixed", "predictions.csv")
@@ -85,6 +92,7 @@ class World:
     forks: Forks
     root: Path
     llm: str = ""
+    hub: Hub | None = None
     tries: int = 0
     totals: dict[str, int] = field(default_factory=dict)
     files: dict[tuple[str, str], bytes] = field(default_factory=dict)
@@ -111,20 +119,31 @@ class World:
     def prepare(self) -> None:
         """Run every other command once too, and count the changes of files that it makes."""
         self.prepare_runs()
+        push_run(self.root / "fitted" / "run", "ann/colors", endpoint=self.hub.address)
         for name, start, command in (
             ("overwrite", "fitted", fit_command(1, "--overwrite")),
             ("transfer", "fitted", TRANSFER),
             ("report", "fitted", ["report", "run"]),
             ("edit", "fitted", ["(edit)", "run", "fake:16-0"]),
             ("compare", "empty", COMPARE),
+            ("several", "empty", SEVERAL),
             ("pool", "empty", POOL),
             ("generate", "empty", self.generate),
+            ("both", "empty", BOTH),
+            ("refit", "fitted", REFIT),
+            ("embed", "empty", EMBED),
+            ("pull", "empty", self.pull),
         ):
             place = self.fresh(start)
             self.totals[name] = self.forks.changes(place, *command)
-            for file in ("run/ensemble.json", "out/results.csv", "pool.jsonl", "llm.json"):
-                if (place / file).exists():
-                    self.files[file, name] = (place / file).read_bytes()
+            for path in place.rglob("*"):
+                if path.is_file():
+                    self.files[str(path.relative_to(place)), name] = path.read_bytes()
+
+    @property
+    def pull(self) -> list[str]:
+        """The command that fetches a run from a hub, here one on this machine."""
+        return ["pull", "ann/colors", "-o", "run", "--endpoint", self.hub.address, "--quiet"]
 
     @property
     def generate(self) -> list[str]:
@@ -205,15 +224,25 @@ def kill_edit(world: World, chance: Random) -> None:
     check(not left_behind(place), "left behind", *left_behind(place))
 
 
-def kill_compare(world: World, chance: Random) -> None:
+def kill_compare(
+    world: World, chance: Random, name: str = "compare", command: list[str] = COMPARE
+) -> None:
     """A comparison goes on with the same command."""
     place = world.fresh()
     for _ in range(chance.randint(1, 2)):
-        world.killed(chance, place, "compare", *COMPARE)
-    succeeded(world.forks.run(place, *COMPARE))
+        world.killed(chance, place, name, *command)
+    cells = {path.name: path.read_bytes() for path in (place / "out/cells").glob("*.json")}
+    succeeded(world.forks.run(place, *command))
+    for cell, content in cells.items():
+        check((place / "out/cells" / cell).read_bytes() == content, "made again", cell)
     made = _figures((place / "out/results.csv").read_bytes())
-    check(made == _figures(world.files["out/results.csv", "compare"]), "mixed", "results.csv")
+    check(made == _figures(world.files["out/results.csv", name]), "mixed", "results.csv")
     check(not left_behind(place), "left behind", *left_behind(place))
+
+
+def kill_several(world: World, chance: Random) -> None:
+    """A comparison with several encoders goes on with the same command."""
+    kill_compare(world, chance, "several", SEVERAL)
 
 
 def kill_pool(world: World, chance: Random) -> None:
@@ -233,6 +262,71 @@ def kill_generate(world: World, chance: Random) -> None:
     world.killed(chance, place, "generate", *world.generate)
     succeeded(world.forks.run(place, *world.generate))
     check((place / "llm.json").read_bytes() == whole, "mixed", "llm.json")
+    check(not left_behind(place), "left behind", *left_behind(place))
+
+
+def kill_both(world: World, chance: Random) -> None:
+    """A fit on two encoders goes on to the same text and the same two heads."""
+    place = world.fresh()
+    for _ in range(chance.randint(1, 2)):
+        world.killed(chance, place, "both", *BOTH)
+    succeeded(world.forks.run(place, *BOTH))
+    _check_same_files(
+        world, place, "both", "run/ensemble.json", "run/head-*", "run/predictions.csv"
+    )
+
+
+def kill_refit(world: World, chance: Random) -> None:
+    """A run is fitted again in its place: it is the old one or the new one."""
+    place = world.fresh("fitted")
+    world.killed(chance, place, "refit", *REFIT)
+    check_whole(place / "run")
+    text = (place / "run/ensemble.json").read_bytes()
+    new = world.files["run/ensemble.json", "refit"]
+    check(text in (world.files["ensemble.json", "0"], new), "mixed", "ensemble.json")
+    succeeded(world.forks.run(place, *PREDICT))
+    check((place / "run/notes.txt").read_text() == "my own", "lost", "notes.txt")
+    if text != new:
+        succeeded(world.forks.run(place, *REFIT))
+        _check_same_files(world, place, "refit", "run/ensemble.json", "run/head-*")
+
+
+def kill_embed(world: World, chance: Random) -> None:
+    """Images are embedded shard by shard: shards that are there are whole, and are not made again."""
+    place = world.fresh()
+    world.killed(chance, place, "embed", *EMBED)
+    killed = {path.name: path.read_bytes() for path in (place / "out").rglob("*.safetensors")}
+    succeeded(world.forks.run(place, *EMBED))
+    made = {path.name: path.read_bytes() for path in (place / "out").rglob("*.safetensors")}
+    # The names of shards depend on where the images are.
+    shutil.rmtree(place / "out")
+    succeeded(world.forks.run(place, *EMBED))
+    whole = {path.name: path.read_bytes() for path in (place / "out").rglob("*.safetensors")}
+    check(made == whole and killed.items() <= whole.items(), "mixed", *made)
+    check(not left_behind(place), "left behind", *left_behind(place))
+
+
+def kill_pull(world: World, chance: Random) -> None:
+    """A run is fetched from a hub: it is there whole, or not at all."""
+    place = world.fresh()
+    world.killed(chance, place, "pull", *world.pull)
+    if (place / "run/ensemble.json").exists():
+        succeeded(world.forks.run(place, *PREDICT))
+    succeeded(world.forks.run(place, *world.pull, "--overwrite"))
+    _check_same_files(world, place, "pull", "run/*.json", "run/head-*")
+
+
+def _check_same_files(world: World, place: Path, name: str, *patterns: str) -> None:
+    """Raise unless files are, byte for byte, those of a command that was never killed."""
+    expected = [
+        file
+        for file, command in world.files
+        if command == name and any(fnmatch(file, pattern) for pattern in patterns)
+    ]
+    check(expected, "lost", patterns)
+    for file in expected:
+        same = (place / file).exists() and (place / file).read_bytes() == world.files[file, name]
+        check(same, "mixed", file)
     check(not left_behind(place), "left behind", *left_behind(place))
 
 
@@ -257,6 +351,7 @@ def _figures(table: bytes) -> list[list[str]]:
 KINDS: tuple[Callable[[World, Random], None], ...] = (
     *(kill_overwrite, kill_fit, kill_transfer, kill_overwrite, kill_compare, kill_edit),
     *(kill_overwrite, kill_fit, kill_pool, kill_generate, kill_report),
+    *(kill_both, kill_refit, kill_embed, kill_pull, kill_several),
 )
 
 
@@ -295,8 +390,9 @@ def run(count: int, seed: int, *, faults: list[str] | None = None) -> dict[str, 
     with (
         tempfile.TemporaryDirectory(prefix="promptboost-kills-") as folder,
         Server(lambda question, _: Act(f"A fine {len(question)}.")) as server,
+        Hub() as hub,
         Forks(Path(folder) / "output") as forks,
     ):
-        world = World(forks, Path(folder), server.url)
+        world = World(forks, Path(folder), server.url, hub)
         world.prepare()
         return repeat(world, KINDS, count, seed, faults)

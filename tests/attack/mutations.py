@@ -153,10 +153,9 @@ def _predict(run: str) -> tuple[str, ...]:
 
 
 def _commands(run: str) -> dict[str, tuple[str, ...]]:
-    grow = ("pool", "grow", run, "-o", "grown.json", "--model", "m", "--dry-run")
     return {
         "show": ("show", run, "--all"),
-        "rounds": ("show", run, "--by", "round", "--json"),
+        "rounds": ("show", run, "--json"),
         "predict": _predict(run),
         "table": ("predict", run, "images/sea", "--format", "table"),
         "elsewhere": ("predict", run, "images/sea", "--encoder", OTHER, "--format", "jsonl"),
@@ -166,11 +165,10 @@ def _commands(run: str) -> dict[str, tuple[str, ...]]:
         "other images": ("transfer", run, "images", "--encoder", OTHER),
         "evaluate": ("evaluate", run, "images", "--json"),
         "diff": ("diff", run, "kept/gradient"),
-        "grow": grow,
     }
 
 
-_FIGURES = ("show", "rounds", "report", "transfer", "other images", "evaluate", "grow")
+_FIGURES = ("show", "rounds", "report", "transfer", "other images", "evaluate")
 _TEXT = (*_FIGURES, "predict", "table", "elsewhere", "diff")
 _HEAD = ("predict", "predict", "uncached", "evaluate", "transfer")
 Alter = Callable[[bytes, random.Random], tuple[str, bytes]]
@@ -178,7 +176,7 @@ Alter = Callable[[bytes, random.Random], tuple[str, bytes]]
 _FILES: dict[str, tuple[Alter, tuple[str, ...]]] = {
     "ensemble.json": (altered_json, _TEXT),
     "metrics.json": (altered_json, _FIGURES),
-    "run.toml": (altered_toml, ("report", "transfer", "other images", "evaluate", "grow")),
+    "run.toml": (altered_toml, ("report", "transfer", "other images", "evaluate")),
     "weights.json": (altered_json, ("show", "predict", "report", "transfer")),
     "thumbnails.json": (altered_json, ("report",)),
     "head-fake-32-0.safetensors": (altered_head, _HEAD),

@@ -1,8 +1,8 @@
 """Hostile requests: bombs, files that are cut off, slow clients, wrong types, and what is no HTTP at all.
 
 A real server in a process of its own answers each, or says in JSON what is wrong with it. It has no fault
-(status 500), tells nothing of itself, is still right about sound images, and takes no more than 100 MB
-more than after its first requests.
+(status 500), tells nothing of itself, and is still right about sound images. After them it has no more than
+100 MB above its first requests, and never more than one image may take beside that.
 """
 
 import base64
@@ -23,14 +23,20 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock, Thread
 
 from PIL import Image
+
+from promptboost.serve.limits import Limits
 
 #: Whatever a request comes to that is as it should be.
 HARMLESS = {"answered", "refused", "closed", "sound"}
 MOST_GROWTH = 100 * 2**20
+MOST_PEAK = MOST_GROWTH + Limits().max_image_memory
+#: Seconds within which the server says that it is alive, on an idle machine.
+MOST_SILENT = 1.0
 _THREADS, _SECONDS, _WARM = 16, 30.0, 50
 _PATIENCE = 1.0  # of the server, in seconds: so that slow clients are many
 _LEAK = re.compile(rb"Traceback|site-packages|\.py\b|/tmp/|promptboost[/\\]")
@@ -379,6 +385,8 @@ def _heads(rng: random.Random) -> Attempt:
         good.replace(b"Connection: close", b"Expect: 100-continue\r\nConnection: close"),
         b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999999999\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        + b"1\r\na\r\n" * 500_000,
     )
     if rng.random() < 0.7:
         return Attempt("head", rng.choice(lines))
@@ -402,7 +410,6 @@ def _addresses(rng: random.Random) -> Attempt:
         *(
             "/runs/run/card",
             "/runs/none/card",
-            "/reload",
             "/docs",
             "/metrics?x=%ff",
             "/openapi.json",
@@ -436,11 +443,28 @@ def _slow(rng: random.Random) -> Attempt:
     return Attempt("slow", part, pause=0.1 if kind == 1 else 0.0, leave=kind == 2)
 
 
+@cache
+def _gray() -> bytes:
+    """Return a small file of 36 million pixels."""
+    return _png(6000, 6000, 0, bytes(6001 * 6000))
+
+
 def _large(rng: random.Random) -> Attempt:
-    size = rng.choice([33, 40]) * 2**20
-    if rng.random() < 0.5:
+    """Return a body that is too large, or as large as it may be."""
+    size, kind = rng.choice([33, 40]) * 2**20, rng.randrange(6)
+    if kind < 2:
         body = bytes(rng.choice([2**20, size]))
         return Attempt("large", _request("POST", "/predict", body, "image/png"))
+    most = Limits().max_bytes - 2**10
+    if kind == 2:
+        body = b'{"images": ["%s"]}' % (b"A" * (most // 4 * 4))
+        return Attempt("large", _request("POST", "/predict", body, "application/json"))
+    if kind == 3:
+        body = b'{"embeddings": [%s[]]}' % (b" " * most)
+        return Attempt("large", _request("POST", "/predict", body, "application/json"))
+    if kind == 4:
+        body, form = _form(rng, [_gray(), bytes(most - 2**20)])
+        return Attempt("large", _request("POST", "/predict", body, form))
     head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     return Attempt("large", head + (b"100000\r\n" + bytes(2**20) + b"\r\n") * 40)
 
@@ -474,6 +498,11 @@ def attempts(count: int, seed: int) -> Iterator[Attempt]:
         yield rng.choices(makers, shares)[0](rng)
 
 
+def _burst(seed: int) -> list[Attempt]:
+    """Return the attempts that take most memory."""
+    return [_large(random.Random(f"{seed}/large/{number}")) for number in range(2 * _THREADS)]
+
+
 @contextmanager
 def target() -> Iterator[Target]:
     """Start a server, and stop it."""
@@ -485,7 +514,9 @@ def target() -> Iterator[Target]:
             server.close()
 
 
-def attack(server: Target, count: int, seed: int) -> tuple[Counter[str], list[str]]:
+def attack(
+    server: Target, count: int, seed: int, *, health_counts: bool = False
+) -> tuple[Counter[str], list[str]]:
     """Make attempts, many at once; return what they came to, and lines about those that did harm."""
     counts: Counter[str] = Counter()
     harm: list[str] = []
@@ -504,27 +535,54 @@ def attack(server: Target, count: int, seed: int) -> tuple[Counter[str], list[st
                         f"{came_to}: {attempt.kind} {attempt.data[:300]!r}: {came[-300:]!r}"
                     )
 
+    slowest, done_all = 0.0, Event()
+
+    def ask_health() -> None:
+        nonlocal slowest
+        while not done_all.wait(0.1):
+            start = time.perf_counter()
+            answer = server.ask(Attempt("", _request("GET", "/healthz")))
+            slowest = max(slowest, time.perf_counter() - start)
+            if b" 200 " not in answer[:20]:
+                harm.append(f"health: {answer[:200]!r}")
+
     with ThreadPoolExecutor(_THREADS) as threads:
         warm = [_sound(random.Random(number)) for number in range(_WARM)]
         harm += [name for name, _ in threads.map(server.outcome, warm) if name != "sound"]
         before = server.memory()
+        health = Thread(target=ask_health)
+        health.start()
         for done in [threads.submit(attempt_all) for _ in range(_THREADS)]:
             done.result()
+        counts += Counter(name for name, _ in threads.map(server.outcome, _burst(seed)))
+        done_all.set()
+        health.join()
+        # As before: what clients left behind is decoded, and freed.
+        harm += [name for name, _ in threads.map(server.outcome, warm) if name != "sound"]
     grown = server.memory() - before
     peak = server.memory("VmHWM") - before
     print(
         f"memory: {before / 1e6:.0f} MB, {grown / 1e6:+.0f} MB after, {peak / 1e6:+.0f} MB at the peak"
     )
-    if grown > MOST_GROWTH:
-        counts["grew"] += 1
-        harm.append(f"grew: by {grown / 1e6:.0f} MB")
+    print(f"/healthz: {1000 * slowest:.0f} ms at most")
+    if slowest > (MOST_SILENT if health_counts else 10 * MOST_SILENT):
+        counts["silent"] += 1
+        harm.append(f"silent: /healthz took {slowest:.1f} s")
+    for bytes_, most in ((grown, MOST_GROWTH), (peak, MOST_PEAK)):
+        if bytes_ > most:
+            counts["grew"] += 1
+            harm.append(f"grew: by {bytes_ / 1e6:.0f} MB, more than {most / 1e6:.0f} MB")
     return counts, harm
 
 
 def run(count: int, seed: int) -> Counter[str]:
-    """Make attempts against a server, and return how many came to what."""
+    """Make attempts against a server, and return how many came to what.
+
+    Where other programs keep the cores busy, `/healthz` may take ten times as long.
+    """
+    idle = os.getloadavg()[0] < (os.cpu_count() or 1)
     with target() as server:
-        counts, harm = attack(server, count, seed)
+        counts, harm = attack(server, count, seed, health_counts=idle)
     for line in harm[:20]:
         print(line)
     return counts

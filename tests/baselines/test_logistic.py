@@ -1,12 +1,13 @@
 import numpy as np
 import pytest
 
-from promptboost.baselines.baselines import (
+from promptboost.baselines import (
     FIXED_C,
     STRENGTHS,
+    _fits,
     fit_probe,
 )
-from promptboost.boosting.scale import dealt
+from promptboost.boosting.scale import held_out_folds, stratified_folds
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import EncoderError, LabelError
 from promptboost.methods import FewShotSet, make_method
@@ -14,8 +15,8 @@ from promptboost.methods.archive import load_fitted, save_fitted
 from promptboost.methods.base import RowImages
 from promptboost.methods.linear_probes import Logistic
 from promptboost.pool import build_pool
-from promptboost.testing import clip_like
 from tests.progress_tools import Recorder
+from tests.synthetic import clip_like
 
 ENCODER = FakeEncoder(dim=64)
 
@@ -56,7 +57,7 @@ def test_progress_reaches_the_number_of_fits(shots):
     task, progress = clip_like(n_classes=3, shots=shots), Recorder()
     fit_probe(task.images[:, None], task.labels, progress=progress)
     progress.check("fitting logistic regression")
-    assert len(progress.calls) == 1 + len(STRENGTHS) * min(shots, 3)
+    assert len(progress.calls) == 2 + len(STRENGTHS) * min(shots, 4)
 
 
 def test_two_classes_have_a_row_each_that_are_log_odds():
@@ -74,9 +75,69 @@ def test_crops_share_the_weight_of_their_image():
     np.testing.assert_allclose(alone[0], repeated[0], atol=0.05)
 
 
+def log_loss(logits, labels):
+    """Return the mean log loss at the best of many scales."""
+    losses = []
+    for scale in np.geomspace(0.1, 10, 41):
+        powers = np.exp(scale * (logits - logits.max(axis=1, keepdims=True)))
+        losses.append(-np.log(powers[np.arange(len(labels)), labels] / powers.sum(axis=1)))
+    return min(np.mean(loss) for loss in losses)
+
+
+@pytest.mark.parametrize("seed", [1, 3, 7])
+def test_the_strength_has_the_least_loss_on_images_held_out_with_their_crops(seed):
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    task = clip_like(n_classes=4, shots=4, seed=seed)
+    rows = np.concatenate([task.images[:, None], task.views], axis=1)
+    fold = held_out_folds(task.labels, np.random.default_rng(7))
+    logits = np.zeros((len(STRENGTHS), 16, 4))
+    for number in range(4):
+        X, y = np.concatenate(rows[fold != number]), np.repeat(task.labels[fold != number], 5)
+        for scores, C in zip(logits, STRENGTHS, strict=True):
+            model = linear_model.LogisticRegression(C=C, max_iter=5000, tol=1e-5)
+            model.fit(X, y, sample_weight=np.full(len(X), 0.2))
+            scores[fold == number] = model.decision_function(task.images[fold == number])
+    losses = [log_loss(scores, task.labels) for scores in logits]
+    chosen = STRENGTHS.index(fit_probe(rows, task.labels, seed=7)[2])
+    assert losses[chosen] == pytest.approx(min(losses), rel=0.005)
+    assert max(losses) > 1.05 * min(losses)
+
+
+def test_classes_with_few_images_weigh_as_much_as_others():
+    task = clip_like(n_classes=3, shots=8)
+    kept = np.flatnonzero((task.labels > 0) | (np.arange(24) < 2))
+    few = task.images[kept, None], task.labels[kept]
+    # Two images four times each stand for eight.
+    repeated = np.concatenate([np.tile(kept[:2], 4), kept[2:]])
+    many = task.images[repeated, None], task.labels[repeated]
+    # C counts against the sum of all weights, which is the number of images.
+    ((by_few, _),), ((by_many, _),) = _fits(*few, None, (24 / 18,)), _fits(*many, None, (1.0,))
+    np.testing.assert_allclose(by_few, by_many, atol=0.02)
+
+
+def test_a_class_with_one_image_does_not_prevent_the_choice():
+    kept = np.concatenate([[0], np.arange(4, 16)])
+    choices = [
+        fit_probe(clip.images[kept, None], clip.labels[kept])[2]
+        for clip in (clip_like(n_classes=4, shots=4, seed=seed) for seed in range(6))
+    ]
+    assert set(choices) - {FIXED_C}
+
+
+def test_many_images_are_compared_on_a_part_of_them():
+    task, progress = clip_like(n_classes=5, shots=60, dim=16, views=0), Recorder()
+    fit_probe(task.images[:, None], task.labels, progress=progress)
+    progress.check("fitting logistic regression")
+    # Three and a half folds of 75 images would do.
+    assert len(progress.calls) == 2 + len(STRENGTHS) * 4
+    task, progress = clip_like(n_classes=5, shots=120, dim=16, views=0), Recorder()
+    fit_probe(task.images[:, None], task.labels, progress=progress)
+    assert len(progress.calls) == 2 + len(STRENGTHS) * 2
+
+
 def test_every_fold_leaves_and_takes_some_of_each_class():
     labels = np.array([0] * 4 + [1] * 3 + [2] * 7)
-    fold = dealt(labels, 3, np.random.default_rng(1))
+    fold = stratified_folds(labels, 3, np.random.default_rng(1))
     for label in range(3):
         assert set(fold[labels == label]) == {0, 1, 2}
 
@@ -88,7 +149,7 @@ def test_many_classes_with_two_images_each_give_no_warning():
 
 
 def test_the_method_is_the_probe():
-    task = clip_like(n_classes=4, shots=3, seed=2)  # seeds of the folds choose differently here
+    task = clip_like(n_classes=4, shots=3, seed=1)  # seeds of the folds choose differently here
     shots = few_shots(task, 4)
     assert fit_probe(shots.images.views(ENCODER), task.labels, seed=0)[2] != 100
     fitted = fitted_on(shots, seed=5)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptboost.baselines.measures import (
+from promptboost.baselines import (
     MIN_PROBABILITIES,
     Guesses,
     accuracy,

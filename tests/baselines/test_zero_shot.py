@@ -13,8 +13,8 @@ from tests.methods.small_task import ENCODER, NAMES, POOL, SAID, SHOTS
 @pytest.mark.parametrize(
     ("name", "texts"),
     [
-        ("zero-shot", ["a photo of an ice."]),
-        ("zero-shot-80", POOL.template_texts()[1]),
+        ("zero-shot", ["a photo of ice."]),
+        ("template-mean", POOL.template_texts()[1]),
         ("zero-shot-dataset", ["ice texture."]),
         ("zero-shot?template=the {}", ["the ice"]),
     ],
@@ -28,6 +28,6 @@ def test_which_templates_are_filled(name: str, texts: list[str]) -> None:
 def test_what_there_is_no_template_for_is_refused() -> None:
     bare = build_pool(NAMES, templates=[], descriptions=SAID)
     with pytest.raises(SettingError, match="the pool has none"):
-        make_method("zero-shot-80").check(SHOTS, bare, ENCODER)
+        make_method("template-mean").check(SHOTS, bare, ENCODER)
     with pytest.raises(SettingError, match=r"zero-shot\?template=YOUR"):
         make_method("zero-shot-dataset").check(SHOTS, POOL, ENCODER)

@@ -11,7 +11,7 @@ from promptboost.boosting.gradient.compose import GradientSettings
 from promptboost.boosting.grid import COSINE_UNIT, from_grid
 from promptboost.boosting.samme import BoostState, updated_weights
 from promptboost.errors import SettingError, WeightError
-from promptboost.testing import clip_like
+from tests.synthetic import clip_like
 
 
 @pytest.fixture(scope="module")
@@ -101,10 +101,10 @@ def test_weights_rise_where_the_weak_classifier_is_wrong(problem):
 
 
 def test_views_are_dealt_without_repetition_until_all_are_seen(problem):
-    from promptboost.boosting.samme import _ViewDraws
+    from promptboost.boosting.samme import _ViewSampler
 
     shots, pool = problem
-    draws = _ViewDraws(shots, pool, BoostSettings(views_per_round=4, seed=3))
+    draws = _ViewSampler(shots, pool, BoostSettings(views_per_round=4, seed=3))
     first, second, third = (draws._views_of(m) for m in range(3))
     assert all(sorted(np.r_[a, b]) == list(range(8)) for a, b in zip(first, second, strict=True)), (
         "eight views last for two rounds of four"
@@ -166,7 +166,7 @@ def test_bad_settings(settings, message):
 
 def test_bad_input_is_refused_before_any_work(problem):
     shots, pool = problem
-    with pytest.raises(SettingError, match="no views were given"):
+    with pytest.raises(SettingError, match="there are no views"):
         boost(Shots(shots.originals, shots.labels), pool)
     with pytest.raises(SettingError, match="only 8 views"):
         boost(shots, pool, BoostSettings(views_per_round=9))

@@ -117,7 +117,7 @@ def test_a_thread_that_has_not_begun_is_not_waited_for(threads):
         held.wait(60)
 
     in_threads(lambda part: None, 2, 1, chunk=1)  # the helper is there
-    blocked = compiled._threads.helpers(1).submit(hold)
+    blocked = compiled._executor(1).submit(hold)
     entered.wait(60)
     seen = []
     in_threads(lambda part: seen.append(part.start), 4, 1, chunk=1)

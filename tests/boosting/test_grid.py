@@ -52,7 +52,7 @@ def test_rows_on_the_grid_pass_through():
         ([[1.0, 0.0], [np.nan, 0.0]], "row 1 has a value that is not finite"),
         ([[np.inf, 0.0]], "not finite"),
         ([[1.0, 0.0], [3.0, 4.0]], "row 1 has length 5, not 1"),
-        ([[0.0, 0.0]], "length 0, not 1; zeros point nowhere: leave it out"),
+        ([[0.0, 0.0]], "length 0, not 1; a row of zeros has no direction: remove it"),
     ],
 )
 def test_bad_rows(rows, message):

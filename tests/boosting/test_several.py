@@ -15,10 +15,10 @@ from promptboost.boosting.samme import updated_weights
 from promptboost.boosting.scale import choose_scale
 from promptboost.encoders.group import join
 from promptboost.errors import EmbeddingError
-from promptboost.testing import clip_like
 from tests.boosting.gradient.gradient_oracle import Plain, Task, unit_grid
 from tests.boosting.instances import coarse_rows
 from tests.boosting.oracle import PlainBanks, compose_plain, template_plain
+from tests.synthetic import clip_like
 
 SIZES = {2: (5, 3), 3: (4, 6, 4)}  # columns of each encoder's rows
 

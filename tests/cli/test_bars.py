@@ -76,11 +76,7 @@ def test_what_is_done_with_a_run(fitted, bars):
     check(bars, "checking images", "looking for copies")
     bars.clear()
     run("issues", fitted / "run")
-    judging = "judging each image by the others"
-    check(bars, "checking images", judging, judging, "looking for copies")
-    bars.clear()
-    run("cache", "--verify")
-    check(bars, "checking the store")
+    check(bars, "checking images", *2 * ["classifying held-out images"], "looking for copies")
 
 
 def test_a_class_without_images(fitted, bars):

@@ -25,13 +25,13 @@ def test_what_a_newcomer_sees(capsys, task):
     answer = compare(capsys, task, "--transfer", "fake:32-1")
     assert answer.code == 0
     assert "accuracy in per cent, on fake:32-0" in answer.out
-    assert "learned on fake:32-0, measured on fake:32-1" in answer.out
+    assert "fitted on fake:32-0, measured on fake:32-1" in answer.out
     assert "its text is embedded again" in answer.out
     assert "*" in answer.out
     assert str(task / "out" / "accuracy.svg") in answer.out
     again = compare(capsys, task, "--transfer", "fake:32-1")
     assert again.out == answer.out
-    assert "going on with the results" in again.err
+    assert "resuming with the results" in again.err
 
 
 def test_json_has_every_result(capsys, task):
@@ -49,7 +49,7 @@ def test_all_leaves_out_what_cannot_be_used_and_says_why(capsys, task):
     methods = {line["method"] for line in json.loads(answer.out)["results"]}
     assert "tpb?rounds=2" in methods
     assert {"zero-shot", "waffle", "logistic", "tip-adapter", "lp++", "clap"} <= methods
-    assert {"promptboost", "tpb"} <= methods
+    assert {"cross-modal", "gda", "timo", "proker", "promptboost", "tpb"} <= methods
     assert "promptsrc" not in methods
     noisy = compare(capsys, task, "--shots", "1", "--seeds", "1", methods="all")
     assert "without promptsrc:" in noisy.err

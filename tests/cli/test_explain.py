@@ -1,6 +1,7 @@
 """``promptboost explain`` and ``edit``, as they are typed."""
 
 import json
+import re
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.run.run_tools import request, write_images, write_sentences
 def run(tmp_path, monkeypatch):
     write_images(tmp_path / "images")
     write_sentences(tmp_path / "sentences.json")
-    fit_run(**request(tmp_path))
+    fit_run(**request(tmp_path, copies=40))
     monkeypatch.chdir(tmp_path)
     return "run"
 
@@ -30,13 +31,19 @@ def test_an_image_is_explained(run, capsys):
     code, out, _ = typed(capsys, "explain", run, "images/sea/1.png", "--json")
     record = json.loads(out)
     (why,) = record["images"]
-    total = sum(item["value"] for item in why["contributions"]) + why["residual"]
+    total = sum(group["value"] for group in why["groups"])
     assert code == 0
-    assert total == pytest.approx(why["margin"], abs=1e-5)
+    assert total == pytest.approx(why["margin"], abs=1e-9)
     assert why["image"] == "images/sea/1.png"
     code, out, _ = typed(capsys, "explain", run, "images/sea/1.png", "--against", "night")
     assert code == 0
     assert "rather than night" in out
+    assert re.search(r"\n  Unlike night\n    [+-]\d\.\d\d  ", out)
+    sentences = sum(len(group.get("contributions", ())) for group in why["groups"])
+    assert " more\n" in out
+    assert sentences > 6
+    code, out, _ = typed(capsys, "explain", run, "images/sea/1.png", "--all")
+    assert len(re.findall(r"\n {4}[+-]", out)) == sentences + bool(why["residual"])
 
 
 def test_figures_are_written_into_a_page(run, capsys, tmp_path):
@@ -63,10 +70,10 @@ def test_an_image_that_cannot_be_read_is_a_note(run, capsys, tmp_path):
     [
         (["explain", "run"], "give images to explain, or --held-out"),
         (["explain", "run", "images/sea/1.png", "--against", "cow"], "there is no class 'cow'"),
-        (["explain", "run", "--held-out", "images/sea/1.png"], "only --data goes with it"),
-        (["explain", "run", "images/sea/1.png", "--data", "x"], "--data goes with --held-out"),
+        (["explain", "run", "--held-out", "images/sea/1.png"], "combine it only with --data"),
+        (["explain", "run", "images/sea/1.png", "--data", "x"], "combine it with --held-out"),
         (["explain", "nowhere", "images/sea/1.png"], "nowhere does not exist"),
-        (["edit", "run", "-o", "run2"], "there is nothing to edit"),
+        (["edit", "run", "-o", "run2"], "no edit given"),
         (["edit", "run", "-o", "run2", "--remove", "nothing like it"], "has no prompt"),
         (["edit", "run", "-o", "run2", "--add", "moo"], "does not begin with a class"),
         (["edit", "nowhere", "-o", "run2", "--remove", "x"], "nowhere does not exist"),
@@ -103,7 +110,7 @@ def test_a_mistake_is_found_edited_and_measured(run, capsys):
     assert "added the class sun with 2 sentences" in out
     code, out, _ = typed(capsys, "explain", "run3", "--held-out")
     assert code == 0
-    assert "looks so far: 4" in out
+    assert "measured 4 times; a third" in out
 
 
 def test_hostile_names_do_nothing_to_a_terminal(run, capsys):
@@ -127,7 +134,7 @@ def test_held_out_images_are_measured_again_and_the_last_part_at_the_end(run, ca
     assert shown["images"] + final["images"] == 12  # without those of the class that was dropped
     assert {row["class"] for row in final["per_class"]} == {"ember", "grass", "sea"}
     code, out, _ = typed(capsys, "evaluate", "run2", "--held-out", "--final")
-    assert "held out and kept back, looked at 2 times" in out
+    assert "held out and kept back, measured 2 times" in out
     for arguments in (["evaluate", run], ["evaluate", run, "images", "--final"]):
         code, _, err = typed(capsys, *arguments)
         assert code == 2

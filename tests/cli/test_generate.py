@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -10,12 +11,12 @@ import pytest
 
 from promptboost.cli.generate import generate, grow
 from promptboost.cli.output import guarded
-from promptboost.pool.readers import read_descriptions
 from promptboost.run.run_folder import RunFolder
 from tests.cli.cli_tools import Answer
 from tests.cli.cli_tools import call as call_main
 from tests.llm.conftest import _no_keys_and_no_proxy  # noqa: F401
 from tests.llm.llm_server import Act, Server
+from tests.pool.reader_tools import read_sentences
 from tests.run.run_tools import heed_ctrl_c
 
 pytest.importorskip("openai", reason="needs promptboost[llm]")
@@ -34,7 +35,7 @@ def call(capsys):
 
 
 def about(question, _):
-    name = question.split(" a ", 1)[1].split(" look")[0]
+    name = re.search(r' (?:a |does )"?(\w+)"? look', question)[1]
     return Act(f"Sure! Here you are:\n1. A {name} is bright.\n2. A {name} is round.")
 
 
@@ -47,7 +48,7 @@ def test_a_file_that_fit_takes(call, tmp_path):
     with Server(about) as server:
         answer = call(generate, "kite", "wren", "-o", file, "--per-class", 2, *model(server))
     assert answer.code == 0
-    assert read_descriptions(file) == {
+    assert read_sentences(file) == {
         "kite": ["A kite is bright.", "A kite is round."],
         "wren": ["A wren is bright.", "A wren is round."],
     }
@@ -80,27 +81,25 @@ def test_anthropic_is_asked_in_its_own_protocol(call, tmp_path):
     assert server.requests[0][1]["temperature"] == 0.5
 
 
-@pytest.mark.parametrize("kind", ["cupl", "dclip", "contrast"])
+@pytest.mark.parametrize("kind", ["cupl", "dclip", "context"])
 def test_a_dry_run_shows_questions_and_costs_and_sends_nothing(call, tmp_path, kind):
     file = tmp_path / "birds.json"
-    asked = ["kite", "wren", "-o", file, "--questions", kind, "--dry-run", "--price", 1, 2]
+    asked = ["kite", "wren", "-o", file, "--questions", kind, "--dry-run"]
     with Server(about) as server:
         text = call(generate, *asked, *model(server))
         found = call(generate, *asked, *model(server), "--json").json
     assert server.requests == []
     assert list(tmp_path.iterdir()) == []
     assert text.code == 0
-    assert "a kite" in text.out
+    assert "kite" in text.out
     assert "nothing was sent" in text.out
     assert found["requests"] == len(found["questions"]) > 0
-    expected = (found["input_tokens"] + 2 * found["output_tokens"]) / 1e6
-    assert found["cost"] == pytest.approx(expected)
+    assert found["input_tokens"] > 0 < found["output_tokens"]
 
 
-def test_a_dry_run_needs_no_key_and_no_price(call, tmp_path):
+def test_a_dry_run_needs_no_key(call, tmp_path):
     answer = call(generate, "kite", "-o", tmp_path / "k.json", "--model", "m", "--dry-run")
     assert answer.code == 0
-    assert "not known without --price" in answer.out
 
 
 @pytest.mark.parametrize(
@@ -116,28 +115,20 @@ def test_a_missing_key_is_named(call, tmp_path, provider, variable):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_budget_stops_with_what_is_there_and_the_rest_can_follow(call, tmp_path):
+@pytest.mark.parametrize(("unit", "number"), [("requests", 1), ("tokens", 10)])
+def test_a_budget_stops_with_what_is_there_and_the_rest_can_follow(call, tmp_path, unit, number):
     file = tmp_path / "birds.json"
     asked = ["kite", "wren", "-o", file, "--per-class", 2, "--json", "--workers", 1]
     with Server(about) as server:
-        first = call(generate, *asked, *model(server), "--max-requests", 1)
-        kept = read_descriptions(file)
+        first = call(generate, *asked, *model(server), f"--max-{unit}", number)
+        kept = read_sentences(file)
         second = call(generate, *asked, *model(server))
     assert (first.code, list(kept)) == (0, ["kite"])
     assert first.json["without_new_sentences"] == ["wren"]
-    assert first.json["stopped"] == "the budget of 1 requests is used up"
-    assert "the same command resumes" in first.err
-    assert (second.code, list(read_descriptions(file))) == (0, ["kite", "wren"])
+    assert first.json["stopped"] == f"the budget of {number} {unit} is used up"
+    assert "replies so far are reused" in first.err
+    assert (second.code, list(read_sentences(file))) == (0, ["kite", "wren"])
     assert len(server.requests) == 2
-
-
-def test_a_budget_of_tokens(call, tmp_path):
-    asked = ["kite", "-o", tmp_path / "k.json", "--max-tokens", 100]
-    with Server(about) as server:
-        answer = call(generate, *asked, *model(server))
-    assert answer.code == 2
-    assert "the budget of 100 tokens is used up" in answer.err
-    assert server.requests == []
 
 
 def test_an_error_that_ends_it_is_an_error_but_what_came_is_kept(call, tmp_path):
@@ -151,7 +142,7 @@ def test_an_error_that_ends_it_is_an_error_but_what_came_is_kept(call, tmp_path)
         answer = call(generate, *asked, *model(server))
         assert answer.code == 2
         assert "401" in answer.err
-        assert list(read_descriptions(file)) == ["kite"]
+        assert list(read_sentences(file)) == ["kite"]
         none = call(generate, "wren", "-o", tmp_path / "none.json", *model(server))
     assert none.code == 2
     assert "nothing was written" in none.err
@@ -164,7 +155,6 @@ def test_an_error_that_ends_it_is_an_error_but_what_came_is_kept(call, tmp_path)
         ([], "give the classes once"),
         (["kite", "--classes", "names.txt"], "give the classes once"),
         (["kite", "Kite"], "same name"),
-        (["kite", "--questions", "contrast"], "two classes"),
         (["kite", "--per-class", "0"], "0 is not in the range"),
     ],
 )
@@ -189,13 +179,13 @@ def test_names_under_which_something_would_be_lost(call, tmp_path):
     names.write_text('["kite", "wren"]')
     with Server(about) as server:
         for arguments, message in (
-            (["kite", "-o", tmp_path / "k.jsonl"], "has to end in .json"),
-            (["kite", "-o", tmp_path / "k"], "has to end in .json"),
+            (["kite", "-o", tmp_path / "k.jsonl"], "must end in .json"),
+            (["kite", "-o", tmp_path / "k"], "must end in .json"),
             (
                 ["kite", "-o", tmp_path / "k.json", "--replies", tmp_path / "k.json"],
-                "is to hold the replies, too",
+                "already contains the replies",
             ),
-            (["--classes", names, "-o", names], "is to hold the names of the classes, too"),
+            (["--classes", names, "-o", names], "already contains the names of the classes"),
         ):
             answer = call(generate, *arguments, *model(server))
             assert (answer.code, message in answer.err) == (2, True), answer.err
@@ -212,7 +202,7 @@ def test_a_file_of_sentences_is_not_taken_for_replies(call, tmp_path):
             generate, "kite", "-o", tmp_path / "k.json", "--replies", mine, *model(server)
         )
     assert answer.code == 2
-    assert "no file of replies" in answer.err
+    assert "not a file of replies" in answer.err
     assert mine.read_text() == '{"owl": ["Round eyes."]}'
 
 
@@ -221,11 +211,6 @@ def test_a_model_that_only_thinks_gets_advice(call, tmp_path):
         answer = call(generate, "kite", "-o", tmp_path / "k.json", *model(server))
     assert answer.code == 2
     assert "try a larger --reply-tokens" in answer.err
-
-
-def test_a_price_below_nothing(call, tmp_path):
-    asked = ["kite", "-o", tmp_path / "k.json", "--model", "m", "--dry-run", "--price"]
-    assert "the price is" in call(generate, *asked, -1, 2).err
 
 
 def test_classes_from_a_file_or_from_images(call, tmp_path, task):
@@ -275,43 +260,33 @@ def test_ctrl_c_keeps_what_was_answered(tmp_path):
 
 
 def contrast(question, _):
-    name = question.split("how does ")[1].split(" ", 1)[1].split(" look")[0]
+    name = re.search(r'how does "(\w+)" look', question)[1]
     color = {"ember": "red", "leaf": "green", "sea": "blue", "night": "dark"}[name]
     return Act(f"- The {name} is {color} all over.\n- {color} and nothing else")
 
 
-def test_a_pool_grown_from_confusions_and_the_fit_continued(call, fitted):
-    grown, run, second = fitted / "grown.json", fitted / "run", fitted / "second"
-    before = read_descriptions(fitted / "sentences.json")
+def test_a_pool_grown_from_confusions(call, fitted):
+    grown, run = fitted / "grown.json", fitted / "run"
+    before = read_sentences(fitted / "sentences.json")
     confusions = RunFolder(run).results.confusions
     assert confusions, "the task must be hard enough for some"
     with Server(contrast) as server:
         asked = [run, "-o", grown, "--pairs", 2, "--per-pair", 2, *model(server)]
         text = call(grow, *asked)
-        answer = call(grow, *asked, "--fit", second, "--json")
+        answer = call(grow, *asked, "--json")
     assert text.code == answer.code == 0
     assert f"-o NEW_RUN --config {run}/run.toml --prompts {grown}" in text.out
     assert "slightly optimistic" in text.err
-    assert len(server.requests) == 4  # two pairs, both classes of each, and once only
     pairs = [pair["classes"] for pair in answer.json["pairs"]]
+    assert 1 <= len(pairs) <= 2
+    assert len(server.requests) == 2 * len(pairs)  # both classes of each pair, and once only
     assert set(pairs[0]) == {confusions[0].true, confusions[0].predicted}
-    after = read_descriptions(grown)
+    after = read_sentences(grown)
     for name, sentences in before.items():
         assert after[name][: len(sentences)] == sentences
         added = after[name][len(sentences) :]
         assert bool(added) == any(name in pair for pair in pairs)
         assert all(name in line or "nothing else" in line for line in added)
-    continued = RunFolder(second)
-    assert continued.state == "finished"
-    assert continued.settings.merged({"prompts": None}) == RunFolder(run).settings.merged(
-        {"prompts": None}
-    )
-    texts = json.loads(continued.ensemble_path.read_text())
-    assert (
-        texts["pool_fingerprint"]
-        != json.loads((run / "ensemble.json").read_text())["pool_fingerprint"]
-    )
-    assert 0 <= answer.json["accuracy"] <= 1
 
 
 def test_the_command_it_names_fits_again(call, capsys, fitted):
@@ -331,16 +306,14 @@ def test_growing_asks_nothing_if_something_is_wrong(call, fitted):
     run = fitted / "run"
     with Server(contrast) as server:
         same = call(grow, run, "-o", fitted / "sentences.json", *model(server))
-        taken = call(grow, run, "-o", fitted / "g.json", "--fit", run, *model(server))
         none = call(grow, fitted / "nothing", "-o", fitted / "g.json", *model(server))
         (fitted / "sentences.json").unlink()
         gone = call(grow, run, "-o", fitted / "g.json", *model(server))
         metrics = json.loads((run / "metrics.json").read_text())
         (run / "metrics.json").write_text(json.dumps({**metrics, "confusions": []}))
         sure = call(grow, run, "-o", fitted / "g.json", *model(server))
-    assert [answer.code for answer in (same, taken, none, gone, sure)] == [2] * 5
+    assert [answer.code for answer in (same, none, gone, sure)] == [2] * 4
     assert "choose another name" in same.err
-    assert "--overwrite" in taken.err
     assert "does not exist" in none.err
     assert "sentences.json" in gone.err
     assert "confuses no classes" in sure.err

@@ -38,7 +38,7 @@ def run(tmp_path, monkeypatch, capsys):
 def test_a_table_says_what_to_look_at_and_why(capsys, run):
     answer = call(capsys, "issues", "run")
     assert answer.code == 0
-    assert "labels that are probably wrong: 1 to look at" in answer.out
+    assert "labels that are probably wrong: 1 to review" in answer.out
     assert "looks like fire" in answer.out
     assert "8 learned images and 10 held-out images" in answer.out
     assert "report  run/report.html" in answer.out

@@ -40,10 +40,20 @@ def test_help_names_every_command_and_the_exit_codes(capsys):
 
 @pytest.mark.parametrize("name", _COMMANDS)
 def test_every_command_has_help_and_the_options_of_all(capsys, name):
-    answer = call(capsys, name, "--help")
+    answer = call(capsys, name, "--help-all" if name == "fit" else "--help")
     assert answer.code == 0
     assert "--json" in answer.out
     assert "--quiet" in answer.out
+
+
+def test_fit_lists_its_essential_options_and_all_on_request(capsys):
+    short, full = call(capsys, "fit", "--help"), call(capsys, "fit", "--help-all")
+    assert short.code == full.code == 0
+    assert "--shots" in short.out
+    assert "--help-all" in short.out
+    assert short.out.count("\n  -") < 20
+    assert not {"--spread", "--tolerance", "--quiet", "--debug"} & set(short.out.split())
+    assert {"--spread", "--tolerance", "--shots", "--quiet"} <= set(full.out.split())
 
 
 def test_importing_a_command_is_cheap():
@@ -120,10 +130,10 @@ def stopped_import():
     ("error", "code", "said"),
     [
         (KeyboardInterrupt(), 130, "error: interrupted\n"),
-        (output.Interrupted("promptboost fit x"), 130, "to go on, type: promptboost fit x\n"),
+        (output.Interrupted("promptboost fit x"), 130, "to resume, type: promptboost fit x\n"),
         (OSError(28, "No space left on device", "run/x"), 2, "run/x: No space left on device\n"),
         (stopped_import(), 130, "error: interrupted\n"),
-        (RuntimeError("odd"), 1, "RuntimeError: odd (a fault in promptboost"),
+        (RuntimeError("odd"), 1, "RuntimeError: odd (a bug in promptboost"),
     ],
 )
 def test_exit_codes(capsys, error, code, said):

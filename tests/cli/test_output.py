@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptboost.cli.output import Output, csv_line, facts, plain, sparkline, table, typed
+from promptboost.cli.output import Output, csv_line, facts, plain, table, typed
 
 
 @given(st.text(st.characters()))
@@ -32,11 +32,6 @@ def test_nothing_a_terminal_obeys_is_left(text):
 def test_a_cell_is_no_formula_and_a_number_stays_one(capsys, cell, written):
     csv_line([cell, "end"])
     assert capsys.readouterr().out == f"{written},end\n"
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=300))
-def test_a_curve_fits_in_a_line(values):
-    assert len(sparkline(values)) == min(len(values), 50)
 
 
 def test_wide_characters_keep_columns_in_line():

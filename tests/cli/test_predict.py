@@ -2,8 +2,11 @@ import csv
 import io
 import json
 import os
+import re
 
 import numpy as np
+import pytest
+from PIL import Image
 
 from promptboost import Head, load
 from promptboost.data import Dataset
@@ -148,7 +151,7 @@ def test_unsure_is_said_by_every_format(capsys, fitted):
         else:
             assert (rest[0] == "unsure") == record["unsure"]
             assert record["top"][0]["class"] in rest
-            assert rest[-1] == "%"
+            assert re.fullmatch(r"\d+\.\d%,?", rest[-1])
     for answer in (shown, made, lines):
         assert answer.err.splitlines()[-1] == f"{one['unsure']} of {len(records) - 1} images unsure"
     assert "unsure" not in predict(capsys, fitted, *asked, "--quiet").err
@@ -169,7 +172,7 @@ def test_a_class_called_unsure_is_told_from_being_so(capsys, fitted):
     assert unsure["top"][0]["class"] == "unsure"
     for least, words in ((0, ["unsure"]), (1, ["unsure", "unsure"])):
         header, line = said("--min-probability", least).out.splitlines()
-        assert line.split()[1:-2] == words
+        assert line.split()[1:-1] == words
         # The name of the class stands in another column than the mark.
         assert line.rindex("unsure") == header.index("best guess")
 
@@ -200,5 +203,92 @@ def test_evaluate_says_how_many_are_answered_and_how_many_of_them_rightly(capsys
         "accuracy": right / len(kept),
     }
     shown = call(capsys, *where, "--min-probability", 1).out
-    unsure = f"boosted at 1: – right on 0.0 % of images (answered 0, unsure {len(records)})"
+    unsure = f"boosted at 1: – accuracy on 0.0% of images (predicted 0, unsure {len(records)})"
     assert unsure in shown
+
+
+def test_rules_of_decision(capsys, fitted):
+    where = fitted / "images"
+    table = predict(capsys, fitted, where, "--reject", "--coverage", 0.9)
+    rejected = sum("  rejected  " in line for line in table.out.splitlines())
+    assert f"{rejected} of 32 images rejected" in table.err
+    assert table.out.count("{") == 32
+    record = predict(capsys, fitted, where, "--accept", 0.5, "--coverage", 0.9, "--json").json
+    assert record["accept"] == 0.5
+    assert record["rejected"] == sum(one["rejected"] for one in record["predictions"]) > rejected
+    rows = predict(capsys, fitted, where, "--accept", 0.5, "--coverage", 0.9, "--format", "csv").out
+    for row, one in zip(csv.DictReader(io.StringIO(rows)), record["predictions"], strict=True):
+        assert row["predicted"] == (one["predicted"] or "")
+        assert row["rejected"] == str(one["rejected"]).lower()
+        assert row["prediction_set"].split("|") == one["prediction_set"]
+        assert row["class_1"] == one["prediction_set"][0]
+
+
+def test_class_priors_count_changes(capsys, fitted):
+    (fitted / "shares.json").write_text('{"sea": 1}')
+    where = fitted / "images"
+    answer = predict(capsys, fitted, where, "--class-priors", fitted / "shares.json", "--json")
+    changed = sum(one["unadjusted"] != "sea" for one in answer.json["predictions"])
+    assert answer.json["changed"] == changed > 10
+    assert {one["predicted"] for one in answer.json["predictions"]} == {"sea"}
+    estimated = predict(capsys, fitted, where, "--class-priors", "estimate")
+    assert "two halves of the images differ by" in estimated.err
+    assert re.search(r"\d+ of 32 images changed", estimated.err)
+    (fitted / "shares.json").write_text("[1]")
+    bad = predict(capsys, fitted, where, "--class-priors", fitted / "shares.json")
+    assert bad.code == 2
+    assert "expected a JSON object" in bad.err
+    options = ("--class-priors", "equal", "-o", fitted / "a.jsonl", "--per-shard", 8)
+    assert "without shards" in predict(capsys, fitted, where, *options).err
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_class_priors_are_in_the_file(capsys, fitted, name):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    (fitted / "shares.json").write_text('{"sea": 3, "leaf": 1}')
+    (fitted / "images/sea/0.png").write_bytes(b"poison")
+    options = (fitted / "images", "--class-priors", fitted / "shares.json", "--accept", 0.5)
+    expected = predict(capsys, fitted, *options, "--json").json
+    answer = predict(capsys, fitted, *options, "-o", fitted / name, "--json")
+    assert (answer.code, answer.json["errors"]) == (0, 1)
+    assert answer.json["changed"] == expected["changed"] > 5
+    if name.endswith("l"):
+        rows = [json.loads(line) for line in (fitted / name).read_text().splitlines()]
+        assert rows == expected["predictions"]
+    else:
+        rows = parquet.read_table(fitted / name).to_pylist()
+        assert list(rows[0])[-2:] == ["rejected", "unadjusted"]
+        assert rows == [
+            {key: record.get(key) for key in rows[0]} for record in expected["predictions"]
+        ]
+    told = predict(capsys, fitted, *options, "-o", fitted / name).out
+    assert f"31 of 32 images predicted: {fitted / name}" in told
+    assert f"adjusted to class priors: {expected['changed']} changed" in told
+
+
+def test_rejection_without_thresholds_is_an_error(capsys, fitted):
+    answer = predict(capsys, fitted, fitted / "images", "--reject", "--text-only")
+    assert answer.code == 2
+    assert "no cross-validated training images" in answer.err
+
+
+def test_suggested_images_are_new_and_balanced(capsys, fitted):
+    for number, path in enumerate(sorted((fitted / "images").rglob("*.png"))):
+        pixels = np.asarray(Image.open(path)).copy()
+        pixels[0, 0] = 0
+        (fitted / "new").mkdir(exist_ok=True)
+        if number % 2:
+            Image.fromarray(pixels).save(fitted / f"new/{path.parent.name}-{path.name}")
+    (fitted / "new/copy.png").write_bytes((fitted / "images/sea/0.png").read_bytes())
+    (fitted / "new/bad.png").write_bytes(b"")
+    listed = call(capsys, "suggest", fitted / "run", fitted / "new", "-n", 8, "--json").json
+    images = [one["image"] for one in listed["images"]]
+    assert len(set(images)) == 8
+    assert not {str(fitted / f"new/{name}.png") for name in ("copy", "bad")} & set(images)
+    predicted = [one["predicted"] for one in listed["images"]]
+    assert max(map(predicted.count, predicted)) <= 3
+    text = call(capsys, "suggest", fitted / "run", fitted / "new", "-n", 2).out.splitlines()
+    assert [line.split()[0] for line in text[1:]] == images[:2]
+    empty = call(capsys, "suggest", fitted / "run", fitted / "images")
+    assert (empty.code, empty.out) == (0, "")
+    assert "no images to label: the run has all of them" in empty.err

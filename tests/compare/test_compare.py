@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 from benchmarks.word_mixer import serving
 from promptboost.compare import cell_worker
@@ -81,6 +82,34 @@ def test_the_figures_are_those_of_the_method_itself(task):
     ):
         right = float(np.mean(there.predict(draw.held_out) == draw.labels))
         assert figures(found.lines)["promptboost", on.id, 2, 2] == right
+
+
+def test_calibration_is_that_of_the_methods_probabilities(task):
+    asked = request(task, methods=("promptboost", "logistic"), shots=(2,), seeds=(2,))
+    comparison = Comparison(asked)
+    draw = comparison.draw(2, 2)
+    for line in compare(asked).lines:
+        method = cell_worker.Cell(line["method"], make_method(line["method"]), 2, 2).seeded()
+        fitted = method.fit(draw.learn, comparison.pool, comparison.encoder)
+        chances = softmax(fitted.logits(draw.held_out).astype(float), axis=1)
+        right = chances[np.arange(len(draw.labels)), draw.labels]
+        assert line["log_loss"] == pytest.approx(-np.log(right).mean())
+        sure, hits = chances.max(axis=1), chances.argmax(axis=1) == draw.labels
+        bins = np.ceil(15 * sure)
+        gaps = [abs((sure - hits)[bins == number].sum()) for number in range(1, 16)]
+        error = line["expected_calibration_error"]
+        assert error == pytest.approx(sum(gaps) / len(draw.labels))
+
+
+def test_uneven_draws_are_of_the_even_ones_and_kept_apart(task):
+    even, uneven = (Comparison(request(task, shots=(4,), uneven=value)) for value in (False, True))
+    for seed in (1, 2):
+        whole, some = even.task(4, seed), uneven.task(4, seed)
+        assert {i.id for i in some.learn.images} < {i.id for i in whole.learn.images}
+        assert [i.id for i in some.held_out.images] == [i.id for i in whole.held_out.images]
+    compare(request(task, shots=(2,), seeds=(1,), methods=("zero-shot",), uneven=True))
+    with pytest.raises(RunError, match="made with other draw"):
+        compare(request(task, shots=(2,), seeds=(1,), methods=("zero-shot",)))
 
 
 def test_the_text_alone_is_measured_with_the_same_fit(task):
@@ -318,9 +347,9 @@ def test_the_files(task):
     assert [file.name for file in files] == ["results.csv", "results.md", "accuracy.svg"]
     assert len((task / "out" / "results.csv").read_text().splitlines()) == 1 + 24
     page = (task / "out" / "results.md").read_text()
-    assert "carried from fake:32-0 to fake:32-1" in page
+    assert "transferred from fake:32-0 to fake:32-1" in page
     assert "its text is embedded again" in page
-    assert "learned again from the images with this encoder" in page
+    assert "fitted again on the images with this encoder" in page
     assert "over the draws 1, 2" in page
     assert "Left out" not in page
 
@@ -434,8 +463,7 @@ def test_classes_with_fewer_images_than_shots_are_told(task):
     compare(dataclasses.replace(asked, source=str(task / "split")), notes.append)
     told, *copies = notes
     assert told == (
-        "at 2 shots 1 of 4 classes have fewer images to learn from, 1 at least: all that they have "
-        "are taken"
+        "at 2 shots 1 of 4 classes have fewer training images, at least 1: all of them are used"
     )
     # The one image that is the test of every class is told too, and nothing else.
     assert copies
@@ -466,7 +494,7 @@ def test_damaged_cells_are_set_aside_and_done_again_with_one_line(task):
     again = compare(request(task, shots=(1,)), said.append)
     assert figures(again.lines) == figures(found.lines)
     [line] = [line for line in said if "damaged cells" in line]
-    assert line.startswith("5 damaged cells in ")
+    assert line.startswith("ignored 5 damaged cells in ")
     assert not again.failed
     assert (task / "out" / "cells.jsonl").read_bytes() == whole
 

@@ -78,13 +78,13 @@ def test_what_was_learned_again_does_not_pass_for_carried():
     found = curves(lines, "there")
     a, b, c = markdown(found, [1]).splitlines()[2:]
     assert "its text is embedded again" in a
-    assert "learned again from the images" in b
-    assert "both encoders look at each image, 3 passes" in c
+    assert "fitted again on the images" in b
+    assert "both encoders embed each image, 3 passes" in c
     # Carrying is no fit, and takes what predicting takes.
     assert ("2.0 s" in a, "2.0 s" in b, "2.0 s" in c) == (False, True, False)
     drawing = accuracy_figure([("there", found)], [1])
     assert "40.0 a<" in drawing
-    assert "50.0 b (learned again)<" in drawing
+    assert "50.0 b (fitted again)<" in drawing
     assert "60.0 c + EFT<" in drawing
 
 
@@ -97,7 +97,7 @@ def test_the_time_of_a_image_is_found_where_it_was_measured():
 
 
 def test_csv_has_one_line_a_result():
-    rows = list(csv.DictReader(io.StringIO(to_csv(LINES))))
+    rows = list(csv.DictReader(io.StringIO(to_csv(LINES, COLUMNS))))
     assert len(rows) == len(LINES)
     assert tuple(rows[0]) == COLUMNS
     assert (rows[2]["shots"], rows[2]["accuracy"]) == ("4", "0.9")

@@ -9,6 +9,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from promptboost.data.dataset import LabeledImage
+
+
+def check_one(source, name="image"):
+    """Return the problem of an image, or None."""
+    return LabeledImage(name, "", source).check()
+
 
 def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
     buffer = io.BytesIO()

@@ -7,16 +7,17 @@ import zlib
 import pytest
 from PIL import Image
 
-from promptboost.data.decode import MAX_DECODED, check_one, read_image
-from tests.data.image_tools import encoded
+from promptboost.data.decode import MAX_DECODED, read_image
+from tests.data.image_tools import check_one, encoded
 from tests.memory import run_measured
 
 READING = """
 import sys
 from pathlib import Path
-from promptboost.data.decode import ImageError, check_one, read_image
+from promptboost.data.decode import ImageError, read_image
+from promptboost.data.dataset import LabeledImage
 for path in sorted(Path(sys.argv[1]).iterdir()):
-    bad = check_one(path)
+    bad = LabeledImage(path.name, "", path).check()
     try:
         image = read_image(path, at_least=1024)
         assert bad is None, (path, bad)
@@ -47,11 +48,6 @@ def packed_zeros(megabytes):
     return b"".join([*(packer.compress(bytes(2**20)) for _ in range(megabytes)), packer.flush()])
 
 
-def icon_around(image):
-    entry = struct.pack("<BBBBHHII", 16, 16, 0, 0, 1, 32, len(image), 22)
-    return struct.pack("<HHH", 0, 1, 1) + entry + image
-
-
 def saved(image, kind, **options):
     buffer = io.BytesIO()
     image.save(buffer, kind, **options)
@@ -74,7 +70,6 @@ TOO_LARGE = {
     ),
     "still.webp": lambda: saved(Image.new("RGB", (4_000, 4_000)), "WEBP"),
     "waves.jp2": lambda: saved(Image.new("RGB", (3_000, 3_000)), "JPEG2000"),
-    "icon.ico": lambda: icon_around(png(9_000, 9_000, 8, 6)),
 }
 DECODED = {
     "palette.png": lambda: png(10_000, 10_000, 8, 3),

@@ -14,9 +14,7 @@ from tests.data.benchmarks.benchmark_tools import SPLITS
 
 
 def _drawn(items, shots, seed):
-    labels = {split: [item.label for item in listed] for split, listed in items.items()}
-    drawn = coop_draw(labels, shots, seed)
-    return {split: [items[split][index] for index in indices] for split, indices in drawn.items()}
+    return [items[index] for index in coop_draw([item.label for item in items], shots, seed)]
 
 
 @needs_beside
@@ -31,10 +29,8 @@ def test_draws_are_the_released_ones(name):
         for shots in (1, 2, 4, 8, 16):
             list_file = f"seed_{seed}_num_shots_{shots}.json"
             released = json.loads((RELEASED / folder / "fewshot_dataset" / list_file).read_text())
-            drawn = _drawn(items, shots, seed)
-            assert set(released) == {"train", "val"} == set(drawn)
-            for split, listed in released.items():
-                assert [item.path for item in drawn[split]] == list(listed), (seed, shots, split)
+            drawn = _drawn(items["train"], shots, seed)
+            assert [item.path for item in drawn] == list(released["train"]), (seed, shots)
 
 
 @needs_beside
@@ -46,7 +42,7 @@ def test_the_exceptions_are_as_documented():
     assert {split: len(listed) for split, listed in resplit.items()} != BENCHMARKS[
         "fgvc_aircraft"
     ].sizes
-    assert [item.path for item in _drawn(resplit, 1, 1)["train"]] == [
+    assert [item.path for item in _drawn(resplit["train"], 1, 1)] == [
         item.path for item in aircraft["train"]
     ]
     official = set((RELEASED / "food101" / "meta" / "train.txt").read_text().split())
@@ -61,27 +57,24 @@ def _items(labels):
 
 
 @given(
-    train=st.lists(st.integers(0, 5), min_size=1, max_size=60),
-    val=st.lists(st.integers(0, 5), max_size=40),
+    labels=st.lists(st.integers(0, 5), min_size=1, max_size=60),
     shots=st.integers(1, 20),
     seed=st.integers(0, 2**40),
 )
-def test_the_draw_step_by_step(train, val, shots, seed):
-    drawn = _drawn({"train": _items(train), "val": _items(val)}, shots, seed)
+def test_the_draw_step_by_step(labels, shots, seed):
     random.seed(seed)
-    for split, labels, most in (("train", train, shots), ("val", val, min(shots, 4))):
-        plainly = []
-        for label in dict.fromkeys(labels):
-            members = [item for item in _items(labels) if item.label == label]
-            plainly += random.sample(members, most) if len(members) >= most else members
-        assert drawn[split] == plainly
+    plainly = []
+    for label in dict.fromkeys(labels):
+        members = [item for item in _items(labels) if item.label == label]
+        plainly += random.sample(members, shots) if len(members) >= shots else members
+    assert _drawn(_items(labels), shots, seed) == plainly
 
 
 def test_the_generator_of_others_is_left_alone():
     random.seed(5)
     expected = random.random()
     random.seed(5)
-    _drawn({"train": _items([0, 0, 1])}, 1, 1)
+    _drawn(_items([0, 0, 1]), 1, 1)
     assert random.random() == expected
 
 
@@ -92,7 +85,7 @@ def test_a_dataset_is_divided_by_the_same_draw():
     data = Dataset.of([*others, *images])
     for seed in range(10):
         learn, held_out = coop_few_shot(data, 2, seed)
-        drawn = _drawn({"train": _items(labels)}, 2, seed)["train"]
+        drawn = _drawn(_items(labels), 2, seed)
         assert [image.id for image in learn.images] == [item.path for item in drawn]
         assert [image.id for image in held_out.images] == ["t.jpg"]
         assert learn.class_names == ("1", "2", "3")
@@ -106,10 +99,10 @@ def test_other_data_keeps_its_own_draw():
 @pytest.mark.parametrize(("shots", "seed"), [(0, 1), (-1, 1), (1, -1)])
 def test_impossible_numbers(shots, seed):
     with pytest.raises(SettingError, match="try shots 1 or more"):
-        _drawn({"train": _items([0, 1])}, shots, seed)
+        _drawn(_items([0, 1]), shots, seed)
 
 
-@pytest.mark.parametrize("items", [{}, {"train": []}, {"val": _items([1])}])
-def test_nothing_to_draw_from(items):
-    with pytest.raises(DataError, match="no images in the split train"):
-        _drawn(items, 1, 1)
+def test_nothing_to_draw_from():
+    data = Dataset.of([LabeledImage("t.jpg", "2", b"", "test")])
+    with pytest.raises(DataError, match="no image is in the split 'train'"):
+        coop_few_shot(data, 1, 1)

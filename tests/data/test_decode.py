@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from promptboost.data.decode import MAX_PIXELS, ImageError, check_one, quiet_pillow, read_image
+from promptboost.data.decode import MAX_PIXELS, ImageError, quiet_pillow, read_image
 from promptboost.errors import DataError
-from tests.data.image_tools import claimed_png, encoded, noisy, plain
+from tests.data.image_tools import check_one, claimed_png, encoded, noisy, plain
 
 
 def pixel(image: Image.Image, at: tuple[int, int] = (0, 0)) -> tuple[int, ...]:

@@ -56,7 +56,7 @@ def test_no_test_image_is_in_train_under_another_name(emoji):
 def test_enough_of_every_class(emoji):
     train = emoji.of_split("train")
     assert min(Counter(train.labels.tolist()).values()) >= 16
-    assert len(draw_shots(train.labels, 16, class_names=train.class_names)) == 320
+    assert len(draw_shots(train.labels, 16)) == 320
     kinds = {(image.label, code_point(image)) for image in emoji.of_split("test").images}
     assert min(Counter(label for label, _ in kinds).values()) >= 3
 
@@ -75,7 +75,7 @@ def test_the_word_emoji(emoji):
 
 def test_without_the_package(monkeypatch):
     monkeypatch.setattr("promptboost.data.emoji.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'promptboost\[offline\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*\[offline\]'"):
         load_emoji()
 
 

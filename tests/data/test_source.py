@@ -42,9 +42,11 @@ def test_pairs_of_every_kind(tmp_path):
         ((np.full((4, 4), np.nan), "a"), "image 1: .*from 0 to 1"),
         ((np.zeros((4, 4), np.int64), "a"), "image 1: an array of int64"),
         ((object(), "a"), "image 1: an object is not"),
-        ((plain(), None), "label of image 1 is None"),
+        ((plain(), None), r"label of image 1 is missing \(None\)"),
+        ((plain(), float("nan")), "label of image 1 is missing"),
+        ((plain(), "nan"), "label of image 1 is missing"),
         ((plain(), 1.5), "label of image 1 is 1.5"),
-        ((plain(), " "), "label of image 1 is blank"),
+        ((plain(), " "), "label of image 1 is missing"),
         ((plain(), "a", "sometimes"), "image 1: the split is 'sometimes'"),
         ("ab", "item 1 is not a pair"),
         (plain(), "item 1 is not a pair"),
@@ -87,7 +89,7 @@ def test_data_frame_of_paths(tmp_path, monkeypatch):
     assert [image.split for image in data.images] == ["train", None, None]
     numbered = frame.assign(label=[0, 0, 1])
     assert load_data(numbered).class_names == ("0", "1")
-    with pytest.raises(DataError, match="row 'y': the label is nan"):
+    with pytest.raises(DataError, match="row 'y': the label is missing"):
         load_data(frame.assign(label=["cat", float("nan"), "dog"]))
     with pytest.raises(DataError, match="the data frame has no column 'label'"):
         load_data(frame.drop(columns="label"))

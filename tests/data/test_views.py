@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from promptboost.data.views import draw_view, view_name
-from promptboost.errors import SettingError
+from promptboost.data.views import draw_view
+from promptboost.encoders.embedder import view_keys
 from tests.data.image_tools import noisy
 
 PHOTO = noisy(0, (60, 40))
@@ -64,19 +64,9 @@ def test_a_view_is_a_part_of_the_image():
     pytest.fail("the view is nowhere in the image")
 
 
-def test_names_tell_views_apart():
-    assert view_name(1, 0) == view_name(2, 0, (0.1, 0.9)) == "original"
-    names = {view_name(s, n, c) for s in (0, 1) for n in (1, 2) for c in ((0.5, 1.0), (0.4, 1.0))}
-    assert len(names) == 8
-    assert view_name(0, 1, (1, 1)) == view_name(0, 1, (1.0, 1.0))
-
-
-@pytest.mark.parametrize("scale", [(0, 1), (0.5, 1.1), (0.9, 0.5), (float("nan"), 1)])
-def test_impossible_scales(scale):
-    with pytest.raises(SettingError, match="scale"):
-        draw_view(PHOTO, 0, b"x", 1, scale=scale)
-
-
-def test_impossible_numbers():
-    with pytest.raises(SettingError, match="view -1"):
-        view_name(0, -1)
+def test_keys_in_the_store_tell_views_apart():
+    scales = ((0.5, 1.0), (0.4, 1.0))
+    keys = [view_keys(image, 3, scale) for image in (b"x", b"y") for scale in scales]
+    assert keys[0][0] == keys[1][0] != keys[2][0]  # the image itself has no scale
+    assert len({key for each in keys for key in each}) == 2 + 8
+    assert view_keys(b"x", 2, (1, 1)) == view_keys(b"x", 2, (1.0, 1.0))

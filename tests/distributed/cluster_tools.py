@@ -1,4 +1,4 @@
-"""Real Ray on this machine: nodes with little of everything, and nothing left behind."""
+"""A small local Ray cluster, removed completely in the end."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ UNHURRIED = {
 
 @contextmanager
 def ray_cluster(nodes: int = 3, cores: int = 1, **more: float) -> Iterator:
-    """Start a cluster of so many nodes; `--on ray` finds it, in this process and in those started from it.
+    """Start a cluster; `--on ray` finds it, in this process and its children.
 
     Each node has one core, or `cores`, and what is said by `more`, such as GPUs that are not there.
     What is returned is Ray's own `Cluster`: `add_node(**NODE)` and `remove_node(node)` change it.

@@ -6,7 +6,7 @@ from tests.run.run_tools import write_images, write_sentences
 
 @pytest.fixture
 def noisy_task(tmp_path, monkeypatch):
-    """Images that are hard to tell apart, sentences about them, and a store of their own."""
+    """Noisy images, sentences and a store."""
     monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path / "store"))
     write_images(tmp_path / "images", noise=60)
     write_sentences(tmp_path / "sentences.json")
@@ -15,6 +15,6 @@ def noisy_task(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def cluster():
-    """Ray on three nodes of one core, for all tests of a process: starting it takes ten seconds."""
+    """Three Ray nodes of one core, started once per process."""
     with ray_cluster() as started:
         yield started

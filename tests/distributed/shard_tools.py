@@ -1,4 +1,4 @@
-"""What tests of shards compare, and a server that speaks S3 on this machine."""
+"""Helpers for tests of shards, and a local S3 server."""
 
 import ctypes
 import os
@@ -33,7 +33,7 @@ class FatalEncoder(FakeEncoder):
 
 
 def poison(folder: Path) -> dict[str, str]:
-    """Put images into a folder that cannot be used; return their names, and a word of what is wrong."""
+    """Write unusable images into a folder; return their names and a part of the error."""
     sound = next(iter(sorted(folder.glob("*.png")))).read_bytes()
     (folder / "cut.png").write_bytes(sound[: len(sound) // 2])
     (folder / "empty.png").write_bytes(b"")
@@ -53,13 +53,13 @@ def poison(folder: Path) -> dict[str, str]:
 
 
 def files_below(folder: Path) -> dict[str, bytes]:
-    """All files, by their place."""
+    """Return the content of all files by path."""
     files = (path for path in sorted(Path(folder).rglob("*")) if path.is_file())
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def stored(encoder: str) -> dict[bytes, bytes]:
-    """All that the store of this test has of an encoder."""
+    """Return the rows of an encoder in the store."""
     fingerprint = load_encoder(encoder).fingerprint.encode()
     path = next(EmbeddingStore().root.glob("*.sqlite"), None)
     if path is None:
@@ -73,7 +73,7 @@ def stored(encoder: str) -> dict[bytes, bytes]:
 
 @contextmanager
 def own_cache(folder: Path) -> Iterator[None]:
-    """Another, empty store."""
+    """Use an empty store."""
     before = os.environ["PROMPTBOOST_CACHE"]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "conse").symlink_to(Path(before) / "conse", target_is_directory=True)
@@ -86,7 +86,7 @@ def own_cache(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def s3_server(bucket: str) -> Iterator[str]:
-    """A server on this machine that speaks S3, with one bucket; it keeps all in memory."""
+    """Start a local S3 server with one bucket, in memory."""
     import boto3
     import s3fs
     from moto.server import ThreadedMotoServer

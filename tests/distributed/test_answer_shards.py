@@ -1,4 +1,4 @@
-"""Answers by shard: the same file, whoever answers and wherever the images lie."""
+"""Predictions in shards: the same file for every placement and source."""
 
 import io
 import json
@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from promptboost.distributed.answer_shards import (
-    Answering,
     predict_in_shards,
     write_predictions,
 )
@@ -24,11 +23,9 @@ from tests.cli.cli_tools import call
 
 
 def predict(root, images, output, placement=None, **how):
-    place = replace(placement or Placement(), storage=None, per_shard=6)
-    how = Answering(**{"top_k": 2, **how})
-    return predict_in_shards(
-        root / "run", [str(image) for image in images], str(output), how, place
-    )
+    placement = replace(placement or Placement(), storage=None, per_shard=6)
+    images = [str(image) for image in images]
+    return predict_in_shards(root / "run", images, str(output), placement, **{"top_k": 2, **how})
 
 
 def lines(file):
@@ -93,7 +90,7 @@ def test_tables_tars_manifests_and_folders_have_the_same_answers(fitted):
     assert len(answers["images"]) == 32
     assert answers["images.parquet"] == answers["images.tar"] == answers["images"]
     assert answers["list.csv"] == answers["images"]
-    predict(fitted, [fitted / "images"], fitted / "out.parquet", min_probability=0.9)
+    predict(fitted, [fitted / "images"], fitted / "out.parquet", rules={"min_probability": 0.9})
     table = pq.read_table(fitted / "out.parquet").to_pylist()
     assert [row["top"] for row in table] == [top for _, top in answers["images"]]
     assert {row["predicted"] is None for row in table if row["unsure"]} <= {True}
@@ -104,9 +101,9 @@ def test_figures_are_the_same_from_a_folder_a_table_parts_and_ray(fitted, cluste
     (fitted / "images" / "sea" / "0.png").write_bytes(b"poison")
 
     def figures(source, placement=None, out="here"):
-        place = replace(placement or Placement(), storage=str(fitted / out), per_shard=6)
+        placement = replace(placement or Placement(), storage=str(fitted / out), per_shard=6)
         write = partial(write_predictions, str(fitted / f"{out}.jsonl"))
-        return evaluate_in_shards(fitted / "run", str(source), place, write=write)
+        return evaluate_in_shards(fitted / "run", str(source), placement, write=write)
 
     images = fitted / "images"
     write = partial(write_predictions, str(fitted / "plain.jsonl"))
@@ -143,7 +140,7 @@ def test_a_shard_that_fails_is_reported_and_the_rest_is_kept(fitted, monkeypatch
     command += ["--per-shard", 4]
     answer = call(capsys, *command)
     assert answer.code == 2
-    assert "shards of images could not be done" in answer.err
+    assert "shards of images could not be processed" in answer.err
     assert "the card is gone" in answer.err
     assert not (fitted / "out.jsonl").exists()
     done = len(list((fitted / "out.jsonl.shards" / "units").iterdir()))
@@ -164,3 +161,22 @@ def test_what_cannot_be_meant_is_said(fitted, capsys):
     ):
         answer = call(capsys, "predict", fitted / "run", images, *more)
         assert (answer.code, said in answer.err) == (2, True), answer.err
+
+
+def test_shards_reject_and_return_sets_like_one_process(fitted, capsys):
+    rules = ["--accept", 0.5, "--coverage", 0.9]
+    images = fitted / "images"
+    call(capsys, "predict", fitted / "run", images, "-o", fitted / "out.parquet", *rules)
+    call(capsys, "predict", fitted / "run", images, "-o", fitted / "out.jsonl", *rules)
+    expected = call(capsys, "predict", fitted / "run", images, "--json", *rules).json["predictions"]
+    fields = ("predicted", "rejected", "prediction_set")
+    for found in (pq.read_table(fitted / "out.parquet").to_pylist(), lines(fitted / "out.jsonl")):
+        assert len(found) == len(expected)
+        for field in fields:
+            assert [one[field] for one in found] == [one[field] for one in expected]
+    bare = call(
+        capsys,
+        *("predict", fitted / "run", images, "-o", fitted / "text.jsonl"),
+        *("--reject", "--text-only"),
+    )
+    assert "no cross-validated training images" in bare.err

@@ -1,4 +1,4 @@
-"""Cells on a real cluster, or in parts: the files of one process."""
+"""Cells on a real cluster or in shares: the files of one process."""
 
 import csv
 import json
@@ -22,7 +22,7 @@ TIMES = ("seconds", "fit_s", "predict_ms")
 
 
 def files_of(folder):
-    """Return all files that the place of work may not change, times left out of those that have some."""
+    """Return all files that must not depend on the placement, without times."""
     found = {}
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         content = file.read_bytes()
@@ -37,9 +37,9 @@ def files_of(folder):
     return found
 
 
-def run(noisy_task, out, place=None, **changes):
+def run(noisy_task, out, placement=None, **changes):
     request = comparison(noisy_task, out, transfers=(OTHER,), **changes)
-    found = compare(request, lambda _: None, place)
+    found = compare(request, lambda _: None, placement)
     write_results(request, found)
     assert not found.failed
     return noisy_task / out
@@ -69,10 +69,10 @@ def test_parts_put_together_are_the_whole(noisy_task):
     here = run(noisy_task, "here", **few)
     request = comparison(noisy_task, "there", transfers=(OTHER,), **few)
     for part in (2, 0):
-        compare(request, place=Placement(share=Share(part, 3)))
+        compare(request, placement=Placement(share=Share(part, 3)))
     with pytest.raises(RunError, match=r"4 of 12 cells are not in .* without --merge"):
-        compare(request, place=Placement(merge=True))
-    compare(request, place=Placement(share=Share(1, 3)))
+        compare(request, placement=Placement(merge=True))
+    compare(request, placement=Placement(share=Share(1, 3)))
     assert not (noisy_task / "there" / "cells.jsonl").exists()
     assert files_of(run(noisy_task, "there", Placement(merge=True), **few)) == files_of(here)
 
@@ -83,7 +83,7 @@ def test_the_command_line(noisy_task, capsys, monkeypatch):
     command += ("--methods", "zero-shot,logistic", "--seeds", "1")
     part = call(capsys, *command, "--shard", "1/2")
     assert part.code == 0
-    assert "part 1/2 is done; 1 cells are in out" in part.out
+    assert "part 1/2 is done: 1 cells in out" in part.out
     assert "--merge" in part.out
     early = call(capsys, *command, "--merge")
     assert early.code == 2
@@ -112,11 +112,11 @@ def test_tables_of_the_paper_on_three_nodes_and_in_parts(noisy_task, cluster):
     }.items():
         request = asked(noisy_task, **choice)
         object.__setattr__(request, "out", noisy_task / name)
-        for place in places:
-            runner = PlanRunner(request, place=place)
+        for placement in places:
+            runner = PlanRunner(request, placement=placement)
             plan = chosen(find_plan("pez-failure"), request.choice)
             sheet = make_sheet(plan, runner.run(plan))
-            if place.share is None:
+            if placement.share is None:
                 write_sheet(sheet, request)
                 assert not sheet.measured.reasons
             runner.close()
@@ -130,12 +130,12 @@ def test_a_merge_of_the_paper_wants_all_cells(noisy_task):
     write_task(noisy_task)
     request = asked(noisy_task, shots=(1,), seeds=(1,), methods=("zero-shot",))
     plan = chosen(find_plan("main"), request.choice)
-    with pytest.raises(RunError, match="without --merge does them"):
-        PlanRunner(request, place=Placement(merge=True)).run(plan)
+    with pytest.raises(RunError, match="without --merge runs them"):
+        PlanRunner(request, placement=Placement(merge=True)).run(plan)
 
 
 def test_other_images_on_a_node_are_not_measured(noisy_task):
-    """A worker that sees other files than the driver says so, and nothing is kept."""
+    """A worker that sees other files than the driver fails, and writes no result."""
     request = comparison(noisy_task, "out", methods=("zero-shot",), shots=(1,), seeds=(1,))
     (noisy_task / "elsewhere").mkdir()
     write_images(noisy_task / "elsewhere" / "images", noise=60, seed=3)

@@ -1,4 +1,4 @@
-"""Clusters that are gone, or that ask for a token: said at once, with what to do."""
+"""Errors for clusters that have ended or require a token."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from promptboost.distributed import cluster as connection
-from promptboost.distributed.engine import open_engine
+from promptboost.distributed.engine import Placement
 from promptboost.errors import RunError
 from tests.attack.forks import ROOT
 from tests.distributed.cluster_tools import OBJECT_STORE, UNHURRIED
@@ -21,7 +21,7 @@ from tests.distributed.cluster_tools import OBJECT_STORE, UNHURRIED
 
 @pytest.fixture
 def closed():
-    """A port of this machine at which nobody listens."""
+    """A local port without a listener."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{one.getsockname()[1]}"
@@ -29,7 +29,7 @@ def closed():
 
 @pytest.fixture
 def deaf(monkeypatch):
-    """A port at which a program listens that is no cluster, and says nothing."""
+    """A port at which a program listens and never answers."""
     monkeypatch.setattr(connection, "_PATIENCE", 2.0)
     with socket.create_server(("127.0.0.1", 0)) as one:
         yield f"127.0.0.1:{one.getsockname()[1]}"
@@ -44,16 +44,16 @@ def test_a_cluster_that_is_gone_is_an_error_at_once(which, request, monkeypatch)
     monkeypatch.setattr(ray, "init", lambda *_, **__: pytest.fail("Ray was asked"))
     monkeypatch.setenv("RAY_ADDRESS", place)
     with pytest.raises(RunError, match=f"answers at {place}, which RAY_ADDRESS names.* unset"):
-        open_engine("ray")
+        Placement("ray").engine()
     with pytest.raises(
         RunError, match=rf"answers at {place}: start it there.* correct the address"
     ):
-        open_engine(f"ray://{place}")
+        Placement(f"ray://{place}").engine()
 
 
 @pytest.mark.parametrize("which", ["closed", "deaf"])
 def test_the_address_of_a_cluster_that_is_gone_is_no_cluster(which, request, tmp_path, monkeypatch):
-    """What `ray start` had written down is still there when the machine was switched off."""
+    """The address that `ray start` writes remains after the machine was switched off."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     (tmp_path / "ray").mkdir()
@@ -65,7 +65,7 @@ def test_the_address_of_a_cluster_that_is_gone_is_no_cluster(which, request, tmp
 
 @pytest.mark.parametrize("deaths", [2, 10])
 def test_a_head_node_that_starts_no_process_for_a_client_is_asked_again(deaths, monkeypatch):
-    """Ray's server for clients forks beside its own threads: a process may die before it has begun."""
+    """Ray's server for clients forks while threads run, so that a process may die at once."""
     import ray
 
     tries = []
@@ -84,7 +84,7 @@ def test_a_head_node_that_starts_no_process_for_a_client_is_asked_again(deaths, 
         assert tries == ["ray://head:10001"] * 3
     else:
         with pytest.raises(
-            RunError, match="starts no process for this command, which was tried 4 times"
+            RunError, match="cannot be used from here: Initialization failure from server"
         ):
             connection._start("ray://head:10001")
         assert len(tries) == 4
@@ -92,7 +92,7 @@ def test_a_head_node_that_starts_no_process_for_a_client_is_asked_again(deaths, 
 
 @contextmanager
 def started_with_a_token(folder, home, port):
-    """Start a cluster as people do, on a machine that has a token, with a server for clients."""
+    """Start a cluster by `ray start` with a token and a server for clients."""
     ray = shutil.which("ray", path=f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}")
     command = [ray, "start", "--head", "--port=0", "--num-cpus=1"]
     command += [f"--ray-client-server-port={port}"]
@@ -122,14 +122,14 @@ def started_with_a_token(folder, home, port):
 
 
 def test_a_cluster_that_asks_for_a_token_gets_it_or_says_so(tmp_path, closed):
-    """Where ~/.ray/auth_token is, `ray start` asks everybody for it."""
+    """With ~/.ray/auth_token, `ray start` requires the token."""
     home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
     for place, token in ((home, "b" * 64), (elsewhere, "a" * 64)):
         (place / ".ray").mkdir(parents=True)
         (place / ".ray" / "auth_token").write_text(token)
     look = (
-        "import sys; from promptboost.distributed.engine import open_engine as o; "
-        "o(sys.argv[1], say=print).close()"
+        "import sys; from promptboost.distributed.engine import Placement; "
+        "Placement(sys.argv[1]).engine(print).close()"
     )
     folder = tempfile.mkdtemp(prefix="pb-", dir="/tmp")
     said = {}
@@ -156,5 +156,6 @@ def test_a_cluster_that_asks_for_a_token_gets_it_or_says_so(tmp_path, closed):
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     assert said["same"] == said["client"] == "on Ray: 1 node with 1 core\n"
-    assert "asks for a token, and this machine has another one: copy ~/.ray" in said["other"]
-    assert "asks for a token, and this machine has none: copy ~/.ray/auth_token" in said["none"]
+    for name in ("other", "none"):
+        assert "answers, but cannot be used from here: " in said[name]
+        assert "copy ~/.ray/auth_token" in said[name]

@@ -1,4 +1,4 @@
-"""Embeddings by shard: the same files and the same store, whoever does the work."""
+"""Embeddings in shards: the same files and store for every placement."""
 
 from dataclasses import replace
 
@@ -15,8 +15,8 @@ from tests.run.run_tools import ENCODER
 
 
 def embed(source, out, placement=None, *, per_shard=6, encoder=ENCODER, **options):
-    place = replace(placement or Placement(), storage=str(out), per_shard=per_shard)
-    return embed_data(source, encoder, place=place, **options)
+    placement = replace(placement or Placement(), storage=str(out), per_shard=per_shard)
+    return embed_data(source, encoder, placement=placement, **options)
 
 
 @pytest.fixture
@@ -112,12 +112,12 @@ def test_a_shard_that_keeps_failing_is_reported_with_its_items_and_the_others_ar
 def test_an_image_that_kills_its_worker_fails_its_shard_and_the_others_are_done(task, cluster):
     fatal = task / "images" / "sea" / "fatal.png"
     Image.new("RGB", FatalEncoder.kills, "red").save(fatal)
-    images, place, lines = str(task / "images"), Placement("ray", workers=2), []
-    with pytest.raises(RunError, match=r"1 of .* its worker ended 5 times"):
-        embed(images, task / "out", place, encoder=FATAL, say=lines.append)
+    images, placement, lines = str(task / "images"), Placement("ray", workers=2), []
+    with pytest.raises(RunError, match=r"1 of .* its worker ended in the last of 4 tries"):
+        embed(images, task / "out", placement, encoder=FATAL, say=lines.append)
     assert any(str(fatal) in line for line in lines)
     fatal.unlink()
-    record = embed(images, task / "out", place, encoder=FATAL)
+    record = embed(images, task / "out", placement, encoder=FATAL)
     assert record["images"] == 32
     assert record["new_shards"] <= 2
 
@@ -133,26 +133,35 @@ def test_a_broken_encoder_fails_the_shards_and_what_is_done_is_kept(task, monkey
 
     monkeypatch.setattr(FakeEncoder, "_image", broken)
     with pytest.raises(
-        RunError, match=r"shards of images could not be done.*no memory on the card"
+        RunError, match=r"shards of images could not be processed.*no memory on the card"
     ):
         embed(str(task / "images"), task / "out")
     assert files_below(task / "out" / "units") == done
 
 
 def test_a_pool_is_embedded_for_a_fit_by_shard(task, capsys):
-    """All that a fit reads is there then, bit for bit what the fit would have computed."""
+    """The store holds everything that a fit reads, bit for bit."""
     sentences = task / "sentences.json"
     with own_cache(task / "plain"):
         record = call(capsys, "embed", "--texts", sentences, "--encoder", ENCODER, "--json").json
         plain = stored(ENCODER)
     answer = call(
-        *(capsys, "pool", "embed", sentences, "--encoder", ENCODER, "--classes", task / "images"),
-        *("--storage", task / "out", "--per-shard", 256, "--json"),
+        *(
+            capsys,
+            "embed",
+            "--texts",
+            sentences,
+            "--encoder",
+            ENCODER,
+            "--classes",
+            task / "images",
+        ),
+        *("--storage", task / "out", "--per-shard", 10, "--json"),
     )
     assert answer.code == 0, answer.err
-    assert answer.json["shards"] == 4
+    assert answer.json["shards"] == 8  # of each class, 10 texts and the rest
     assert stored(ENCODER) == plain
-    assert record["new_texts"] == answer.json["new_texts"] > 300
+    assert record["new_texts"] == answer.json["new_texts"] == 4 * (16 + 3)
 
 
 def test_a_saved_pool_without_templates_is_embedded_by_shard(task, capsys):
@@ -167,7 +176,7 @@ def test_a_saved_pool_without_templates_is_embedded_by_shard(task, capsys):
 
 
 def test_a_real_encoder_writes_the_same_bytes_here_and_on_ray(task, cluster):
-    """Its last bit depends on which images and texts are encoded together, and shards settle that."""
+    """The last bit depends on which images are encoded together, which is fixed by the shards."""
     texts = task / "texts.txt"
     texts.write_text("a red thing\nsomething blue and cold\n" * 3, encoding="utf-8")
     for out, placement in (("a", None), ("b", Placement("ray", workers=1))):

@@ -1,13 +1,13 @@
-"""Where GPUs are, one worker for each: on a cluster that is told it has some, as none is here."""
+"""One worker per GPU, on a cluster with pretended GPUs."""
 
 import os
 from dataclasses import replace
 
 import pytest
 
-import promptboost.distributed.pool_folder as pool_folder
+import promptboost.run.results as results
 from promptboost.compare.compare import compare
-from promptboost.distributed.answer_shards import Answering, predict_in_shards
+from promptboost.distributed.answer_shards import predict_in_shards
 from promptboost.distributed.cluster import ActorPool
 from promptboost.distributed.embed import embed_data
 from promptboost.distributed.engine import Job, Placement
@@ -21,7 +21,7 @@ from tests.run.run_tools import ENCODER, request
 
 @pytest.fixture(scope="module")
 def with_gpus():
-    """Two nodes of four cores; Ray takes it on trust that each has two GPUs."""
+    """Two nodes of four cores and two pretended GPUs."""
     import ray
 
     with ray_cluster(nodes=2, cores=4, num_gpus=2) as cluster:
@@ -54,7 +54,7 @@ def test_cores_are_counted_where_gpus_are(with_gpus):
 
 
 def test_a_command_that_computes_on_the_processor_leaves_gpus_alone(fitted, with_gpus, monkeypatch):
-    """Every command says so, each in the settings of its own."""
+    """Each command passes its device on."""
     reserved = []
     look = ActorPool._room
 
@@ -63,27 +63,25 @@ def test_a_command_that_computes_on_the_processor_leaves_gpus_alone(fitted, with
         return 1, 0
 
     monkeypatch.setattr(ActorPool, "_room", noted)
-    monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 0)
-    place = Placement("ray", workers=1)
+    monkeypatch.setattr(results, "MOST_IN_MEMORY", 0)
+    placement = Placement("ray", workers=1)
     for device in ("cpu", None):
         reserved.clear()
         images = str(fitted / "images")
         output = str(fitted / f"{device}.jsonl")
-        how = Answering(device=device)
-        predict_in_shards(fitted / "run", [images], output, how, place)
-        shards = replace(place, storage=str(fitted / f"{device}"))
-        embed_data(images, ENCODER, device=device, place=shards)
+        predict_in_shards(fitted / "run", [images], output, placement, device=device)
+        shards = replace(placement, storage=str(fitted / f"{device}"))
+        embed_data(images, ENCODER, device=device, placement=shards)
         out = f"compared-{device}"
         few = {"methods": ("zero-shot",), "shots": (1,), "seeds": (1,), "device": device}
-        compare(comparison(fitted, out, **few), place=place)
-        with PoolExecutor(place) as executor:
-            fit_run(**request(fitted, f"fit-{device}", device=device, executor=executor))
+        compare(comparison(fitted, out, **few), placement=placement)
+        fit_run(**request(fitted, f"fit-{device}", device=device, executor=PoolExecutor(placement)))
         assert set(reserved) == {0 if device == "cpu" else 1}
         assert len(reserved) >= 4
 
 
 def test_each_worker_sees_a_gpu_of_its_own(with_gpus):
-    """What a worker sees is what its library of arrays will take."""
+    """CUDA_VISIBLE_DEVICES differs between workers."""
     ray = with_gpus
 
     class Look:

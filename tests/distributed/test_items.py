@@ -1,4 +1,4 @@
-"""Listings that stream, and shards that stay what they are when something else changes."""
+"""Streaming listings, and shards that do not change with others."""
 
 import tracemalloc
 from pathlib import Path
@@ -23,7 +23,7 @@ def test_a_folder_is_listed_as_one_process_lists_it(task):
     listed = list(list_items(str(images), labeled=True))
     sound = [item for item in listed if not item.problem]
     assert [(item.name, item.label) for item in sound] == [(i.id, i.label) for i in data.images]
-    assert {Path(item.place).name for item in listed if item.problem} == {"stray.png", "loop"}
+    assert {Path(item.path).name for item in listed if item.problem} == {"stray.png", "loop"}
     names = [item.name for item in list_items(str(images)) if not item.problem]
     assert names == [image.id for image in find_images([images]).images]
 
@@ -86,7 +86,7 @@ def test_memory_is_a_storage_too(task):
     assert [(item.name, item.label) for item in items] == [
         (i.id, i.label) for i in load_data(str(task / "images"), check=False).images
     ]
-    with open_url(items[0].place)[0].open(items[0].place) as file:
+    with open_url(items[0].path)[0].open(items[0].path) as file:
         assert file.read(4) == b"\x89PNG"
 
 

@@ -1,4 +1,4 @@
-"""What is lost with a worker, a node, a command or a disk: nothing but what was in hand."""
+"""Killed workers, nodes and commands, and full disks: only running work is lost."""
 
 import os
 import random
@@ -25,7 +25,7 @@ from tests.distributed.cluster_tools import UNHURRIED
 
 @contextmanager
 def node_with_a_small_disk(address, folder):
-    """Start a node that sees a disk of its own, of a few kilobytes, in the place of a folder."""
+    """Start a node that sees a disk of a few kilobytes instead of a folder."""
     ray = shutil.which("ray", path=f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}")
     mount = f"mount -t tmpfs -o size=12k tmpfs {folder}"
     # With a session of its own, all of it can be ended at once.
@@ -104,7 +104,7 @@ def test_a_node_whose_disk_is_full_or_not_shared_is_left_out(noisy_task, cluster
 def test_a_worker_a_node_and_the_command_are_killed_and_nothing_is_lost(
     tmp_path, cluster, capsys, monkeypatch
 ):
-    """The whole campaign is ``python -m tests.attack clusters``."""
+    """``python -m tests.attack clusters`` runs many more of these."""
     _, job = jobs(cells=12)
     field = Field(tmp_path, cluster)
     monkeypatch.chdir(field.fresh())
@@ -114,7 +114,7 @@ def test_a_worker_a_node_and_the_command_are_killed_and_nothing_is_lost(
 
 
 def of_ours(mark):
-    """Return the processes that were started with a mark in their environment."""
+    """Return the processes with a mark in their environment."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -127,14 +127,14 @@ def of_ours(mark):
 
 @pytest.fixture
 def mark():
-    """A folder for Ray, by which its processes are known; the names of sockets in it must not be long."""
+    """A folder for Ray that marks its processes; paths of sockets must be short."""
     folder = tempfile.mkdtemp(prefix="pb-", dir="/tmp")
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 
 
 class Watch(threading.Thread):
-    """Adds up the memory of all processes of a command, again and again."""
+    """Measures the peak memory of all processes of a command."""
 
     def __init__(self, mark):
         super().__init__(daemon=True)
@@ -152,7 +152,7 @@ class Watch(threading.Thread):
 
 
 def start_alone(noisy_task, mark, *options):
-    """Start a comparison on a cluster of its own, on two cores, with a small /dev/shm where possible."""
+    """Start a comparison on a new cluster of two cores, with a small /dev/shm if possible."""
     command = [sys.executable, "-m", "promptboost", "compare", "images", "-o", "out"]
     command += ["--encoder", "fake:32-0", "--shots", "1", "--on", "ray", "--workers", "2", *options]
     if shutil.which("unshare") and can_mount(noisy_task / "probe"):

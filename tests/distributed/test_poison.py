@@ -1,11 +1,11 @@
-"""Images that cannot be used, among those that can, on a real cluster: a line each, and no more."""
+"""Unusable images on a real cluster: one line each."""
 
 import json
 from dataclasses import replace
 
 from PIL import Image
 
-from promptboost.distributed.answer_shards import Answering, predict_in_shards
+from promptboost.distributed.answer_shards import predict_in_shards
 from promptboost.distributed.embed import embed_data
 from promptboost.distributed.engine import Placement
 from tests.distributed.shard_tools import (
@@ -23,15 +23,14 @@ def test_poisoned_images_are_lines_of_the_same_bytes_here_and_on_three_nodes(fit
     images = str(fitted / "images")
     places = {"here": Placement(), "there": Placement("ray", workers=3)}
     stores, records = {}, {}
-    for name, place in places.items():
-        at = replace(place, storage=str(fitted / name), per_shard=6)
+    for name, placement in places.items():
+        at = replace(placement, storage=str(fitted / name), per_shard=6)
         with own_cache(fitted / f"cache-{name}"):
-            records[name] = embed_data(images, ENCODER, place=at)
+            records[name] = embed_data(images, ENCODER, placement=at)
             stores[name] = stored(ENCODER)
         output = str(fitted / f"{name}.jsonl")
-        how = Answering()
-        beside = replace(place, per_shard=6)
-        predict_in_shards(fitted / "run", [images], output, how, beside)
+        beside = replace(placement, per_shard=6)
+        predict_in_shards(fitted / "run", [images], output, beside)
 
     assert files_below(fitted / "there") == files_below(fitted / "here")
     assert stores["there"] == stores["here"]
@@ -50,13 +49,13 @@ def test_poisoned_images_are_lines_of_the_same_bytes_here_and_on_three_nodes(fit
 
 
 def test_a_shard_of_nothing_but_poison_is_lines_too(fitted):
-    """What no image of a shard can be read from is not the fault of the machine."""
+    """A shard of unreadable images does not fail."""
     folder = fitted / "bad"
     folder.mkdir()
     for number in range(5):
         (folder / f"{number}.png").write_bytes(b"poison")
     Image.new("RGB", (8, 8), "red").save(folder / "5.png")
-    place = Placement(per_shard=1)
+    placement = Placement(per_shard=1)
     output = str(fitted / "out.jsonl")
-    record = predict_in_shards(fitted / "run", [str(folder)], output, Answering(), place)
+    record = predict_in_shards(fitted / "run", [str(folder)], output, placement)
     assert (record["images"], record["errors"]) == (6, 5)

@@ -1,8 +1,7 @@
-"""Rows of a pool in memory and on disk: the same fit, and nothing left behind."""
+"""Rows of a pool in memory and on disk: same fit, and no files left behind."""
 
 import gc
 import tempfile
-from contextlib import suppress
 
 import msgspec
 import numba
@@ -10,7 +9,8 @@ import numpy as np
 import pytest
 
 import promptboost.distributed.pool_folder as pool_folder
-from promptboost.baselines.baselines import pool_heads
+import promptboost.run.results as results
+from promptboost.baselines import pool_heads
 from promptboost.data.shots import load_task
 from promptboost.distributed.pool_folder import PoolExecutor
 from promptboost.encoders.embedder import Embedder
@@ -19,19 +19,18 @@ from promptboost.encoders.group import EncoderGroup
 from promptboost.errors import PoolError
 from promptboost.model import PromptEnsemble
 from promptboost.pool import build_pool
-from promptboost.run.fit import fit_run
-from promptboost.run.measurement import EmbeddedTask
-from promptboost.run.preflight import pool_for
+from promptboost.run.fit import fit_run, pool_for
+from promptboost.run.results import EmbeddedTask
 from promptboost.training import PoolTexts, Trainer
 from tests.progress_tools import Recorder
 from tests.run.run_tools import ENCODER, request
-from tests.training.test_learner import OPEN, Problem
+from tests.training.test_ensembles import OPEN, Problem
 
 
 @pytest.fixture
 def on_disk(monkeypatch, tmp_path_factory):
-    """Have every pool kept on disk; gives the folder for temporary files."""
-    monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 0)
+    """Store every pool on disk; return the folder for temporary files."""
+    monkeypatch.setattr(results, "MOST_IN_MEMORY", 0)
     place = tmp_path_factory.mktemp("temporary")
     monkeypatch.setattr(tempfile, "tempdir", str(place))
     return place
@@ -48,7 +47,7 @@ def embedder():
 
 def embed(texts, *embedders, folder=None):
     source = embedders[0] if len(embedders) == 1 else EncoderGroup(embedders)
-    return PoolExecutor().embed_pool(texts, source, folder)
+    return results.embed_pool(texts, source, PoolExecutor(), folder)
 
 
 def same(one, other):
@@ -62,17 +61,17 @@ def test_the_threshold_counts_the_bytes_of_the_rows(monkeypatch, tmp_path):
     grid = words.embed(FakeEncoder().encode_texts)
     size = words.n_bytes(embedder().dim)
     assert size == grid.templates.nbytes + sum(block.nbytes for block in grid.prompts)
-    monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", size)
+    monkeypatch.setattr(results, "MOST_IN_MEMORY", size)
     assert embed(words, embedder(), folder=tmp_path / "rows").cleanup is None
     assert not (tmp_path / "rows").exists()
-    monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", size - 1)
+    monkeypatch.setattr(results, "MOST_IN_MEMORY", size - 1)
     assert embed(words, embedder(), folder=tmp_path / "rows").cleanup is not None
     assert (tmp_path / "rows").is_dir()
 
 
 def test_rows_on_disk_are_those_in_memory_and_go_when_released(monkeypatch, tmp_path):
     here = embed(texts(), embedder())
-    monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 0)
+    monkeypatch.setattr(results, "MOST_IN_MEMORY", 0)
     there = embed(texts(), embedder(), folder=tmp_path / "rows")
     assert same(here.grid, there.grid)
     # Of the same type to the compiler, which would take longer than the fit for another one.
@@ -91,11 +90,11 @@ def test_rows_of_several_encoders_are_side_by_side_in_memory_and_on_disk(monkeyp
     assert here.grid.encoders == 2
     for number, one in enumerate((embedder(), other)):
         assert same(here.of(number, one.dim), embed(texts(), one).grid)
-    monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 0)
+    monkeypatch.setattr(results, "MOST_IN_MEMORY", 0)
     there = embed(texts(), embedder(), other, folder=tmp_path / "rows")
     assert same(here.grid, there.grid)
     assert there.grid.scales == here.grid.scales
-    # Another second encoder has other rows, and those are not gone on with.
+    # Another second encoder has other rows, and those are not reused.
     third = Embedder.open("fake:16-2", cache=False)
     after = embed(texts(), embedder(), third, folder=tmp_path / "rows")
     assert not same(after.grid, here.grid)
@@ -114,7 +113,7 @@ def test_without_a_folder_rows_do_not_outlive_their_owner(on_disk):
 
 
 class Stopped(FakeEncoder):
-    """Is interrupted after some calls."""
+    """An encoder that is interrupted after some calls."""
 
     def __init__(self, calls=10**9):
         super().__init__()
@@ -127,14 +126,15 @@ class Stopped(FakeEncoder):
         return super().encode_texts(texts)
 
 
-def test_interrupted_embedding_goes_on_with_the_class_it_was_in(on_disk, tmp_path):
-    whole = texts().embed(FakeEncoder().encode_texts)
+def test_interrupted_embedding_leaves_no_rows(on_disk, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         embed(texts(), Embedder(Stopped(2)), folder=tmp_path / "rows")
-    rest = Stopped()
-    rows = embed(texts(), Embedder(rest), folder=tmp_path / "rows")
-    assert rest.asked == 1  # a call a class
-    assert same(rows.grid, whole)
+    assert not [path for path in (tmp_path / "rows").rglob("*") if path.is_file()]
+    rows = embed(texts(), embedder(), folder=tmp_path / "rows")
+    assert same(rows.grid, texts().embed(FakeEncoder().encode_texts))
+    again = Stopped()
+    assert same(embed(texts(), Embedder(again), folder=tmp_path / "rows").grid, rows.grid)
+    assert again.asked == 0
 
 
 def test_rows_of_another_pool_or_encoder_are_deleted(on_disk, tmp_path, monkeypatch):
@@ -152,9 +152,9 @@ def test_rows_of_another_pool_or_encoder_are_deleted(on_disk, tmp_path, monkeypa
 
 @pytest.mark.parametrize("limit", [0, 2**40])
 def test_progress_reaches_the_number_of_prompts(monkeypatch, limit):
-    monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", limit)
+    monkeypatch.setattr(results, "MOST_IN_MEMORY", limit)
     words, progress = texts(), Recorder()
-    PoolExecutor().embed_pool(words, embedder(), progress=progress)
+    results.embed_pool(words, embedder(), PoolExecutor(), progress=progress)
     progress.check("encoding texts")
     total = sum(map(len, words.prompt_texts))
     assert progress.calls[-1] == ("encoding texts", total, total)
@@ -231,7 +231,7 @@ def birds(**more):
 
 
 class Interrupted:
-    """An encoder that is stopped after some calls."""
+    """A function that embeds and is interrupted after some calls."""
 
     def __init__(self, calls=10**9):
         self.calls = calls
@@ -244,16 +244,16 @@ class Interrupted:
         return FakeEncoder().encode_texts(texts)
 
 
-def embed_to(texts, folder, encode=None, encoder="fake", **more):
-    encode = encode or Interrupted()
-    return pool_folder.embed_to(folder, texts, encode, encoder_fingerprint=encoder, **more)
+def embed_to(texts, folder, encode=None):
+    return pool_folder.write_pool(
+        folder, texts, texts.blocks(encode or Interrupted()), FakeEncoder().dim
+    )
 
 
 def test_rows_of_a_folder_are_those_in_memory(tmp_path):
     texts = birds()
     grid = embed_to(texts, tmp_path / "rows")
     assert same(grid, texts.embed(FakeEncoder().encode_texts))
-    texts.check_against(grid)
     # Mapped, not loaded: what the file says is what boosting sees.
     owner = grid.prompts[0]
     while owner.base is not None and not isinstance(owner, np.memmap):
@@ -264,53 +264,10 @@ def test_rows_of_a_folder_are_those_in_memory(tmp_path):
     assert [len(rows) for rows in again.prompts] == [len(own) for own in known]
 
 
-@pytest.mark.parametrize("calls", [0, 1, 2])
-@pytest.mark.parametrize("torn", ["", "rows", "line", "lost rows"])
-def test_interrupted_rows_are_gone_on_with(tmp_path, calls, torn):
-    texts = birds()
-    with pytest.raises(KeyboardInterrupt):
-        embed_to(texts, tmp_path, Interrupted(calls))
-    rows, blocks = tmp_path / "rows.int16", tmp_path / "blocks.jsonl"
-    if calls and torn == "rows":
-        rows.write_bytes(rows.read_bytes() + b"half a block")
-    if calls and torn == "line":
-        blocks.write_bytes(blocks.read_bytes() + b'{"block": 1')
-    lost = calls and torn == "lost rows"
-    if lost:
-        rows.write_bytes(rows.read_bytes()[:-1])
-    rest = Interrupted()
-    grid = embed_to(texts, tmp_path, rest)
-    assert len(rest.asked) == 3 - calls + bool(lost)
-    assert same(grid, texts.embed(FakeEncoder().encode_texts))
-    assert same(embed_to(texts, tmp_path, Interrupted(calls=0)), grid)
-
-
-def test_rows_of_another_pool_or_encoder_are_not_gone_on_with(tmp_path):
-    embed_to(birds(), tmp_path)
-    before = (tmp_path / "rows.int16").read_bytes()
-    with pytest.raises(PoolError, match=r"another encoder \(fake, not other\): give another"):
-        embed_to(birds(), tmp_path, encoder="other")
-    with pytest.raises(PoolError, match="rows of another pool"):
-        embed_to(PoolTexts.of(build_pool(["owl", "bat", "eel"])), tmp_path)
-    assert (tmp_path / "rows.int16").read_bytes() == before
-    (tmp_path / "blocks.jsonl").unlink()
-    with pytest.raises(PoolError, match=r"is there without blocks\.jsonl"):
-        embed_to(birds(), tmp_path)
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(PoolError, match=r"cannot keep the rows of the pool in .*file"):
+    with pytest.raises(PoolError, match=r"cannot write the rows of the pool to .*file"):
         embed_to(birds(), tmp_path / "file")
-
-
-def test_two_writers_of_one_folder_are_noticed(tmp_path):
-    def meanwhile(texts):
-        with suppress(KeyboardInterrupt):
-            embed_to(birds(), tmp_path, Interrupted(calls=1))
-        return FakeEncoder().encode_texts(texts)
-
-    with pytest.raises(PoolError, match="another process is writing"):
-        embed_to(birds(), tmp_path, meanwhile)
-    grid = embed_to(birds(), tmp_path)
-    assert same(grid, birds().embed(FakeEncoder().encode_texts))
 
 
 def test_a_fit_from_disk_has_the_same_text(tmp_path):
@@ -320,7 +277,10 @@ def test_a_fit_from_disk_has_the_same_text(tmp_path):
         return np.stack([problem.vectors[text] for text in texts])
 
     whole = problem.fit(rounds=3)
-    problem.pool = embed_to(problem.texts, tmp_path, encode)
+    dim = len(next(iter(problem.vectors.values())))
+    problem.pool = pool_folder.write_pool(
+        tmp_path, problem.texts, problem.texts.blocks(encode), dim
+    )
     assert problem.fit(rounds=3).to_json(sample_weights=True) == whole.to_json(sample_weights=True)
     gradient = problem.fit(rounds=1, **OPEN)
     problem.pool = problem.texts.embed(encode)

@@ -1,4 +1,4 @@
-"""Images, shards and answers at s3:// URLs, on a server of this machine."""
+"""Images, shards and predictions at s3:// URLs on a local server."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ from fsspec.registry import _registry
 from moto import settings
 from moto.core.responses import ActionAuthenticatorMixin
 
-from promptboost.distributed.answer_shards import Answering, predict_in_shards
+from promptboost.distributed.answer_shards import predict_in_shards
 from promptboost.distributed.embed import embed_data
 from promptboost.distributed.engine import Placement, Share
 from promptboost.distributed.storage import Storage
@@ -31,9 +31,8 @@ def bucket(fitted):
 
 
 def predict(fitted, images, output, placement=None, storage=None):
-    place = replace(placement or Placement(), storage=storage, per_shard=6)
-    how = Answering(top_k=2)
-    return predict_in_shards(fitted / "run", [images], output, how, place)
+    placement = replace(placement or Placement(), storage=storage, per_shard=6)
+    return predict_in_shards(fitted / "run", [images], output, placement, top_k=2)
 
 
 def test_images_are_read_and_results_written_at_urls(fitted, bucket):
@@ -42,11 +41,11 @@ def test_images_are_read_and_results_written_at_urls(fitted, bucket):
     with own_cache(fitted / "plain"):
         embed_data(str(fitted / "images"), ENCODER)
         expected = stored(ENCODER)
-    place = Placement(storage=f"{bucket}/work", per_shard=6)
-    record = embed_data(images, ENCODER, place=place)
+    placement = Placement(storage=f"{bucket}/work", per_shard=6)
+    record = embed_data(images, ENCODER, placement=placement)
     assert (record["images"], len(record["bad_images"])) == (31, 1)
     assert expected.items() <= stored(ENCODER).items()
-    again = embed_data(images, ENCODER, place=place)
+    again = embed_data(images, ENCODER, placement=placement)
     assert (again["new_shards"], again["new_rows"]) == (0, 0)
 
     output = f"{bucket}/answers.jsonl"
@@ -63,7 +62,7 @@ def test_images_are_read_and_results_written_at_urls(fitted, bucket):
 
 
 def test_workers_on_ray_read_and_write_at_urls(fitted, bucket):
-    """The nodes are started with the credentials, as the machines of a cluster have them."""
+    """The nodes inherit the credentials."""
     images = f"{bucket}/images"
     predict(fitted, images, f"{bucket}/here.jsonl", storage=f"{bucket}/here")
     with ray_cluster():
@@ -99,7 +98,7 @@ def ask(capsys, fitted, images, storage=None):
         capsys, "predict", fitted / "run", images, "-o", fitted / "out.jsonl", "--quiet", *more
     )
     assert answer.code == 2, answer.err
-    assert "a fault in promptboost" not in answer.err
+    assert "a bug in promptboost" not in answer.err
     assert not (fitted / "out.jsonl").exists()
     return answer.err
 
@@ -136,4 +135,4 @@ def test_a_refusal_names_the_credentials(fitted, bucket, capsys, monkeypatch):
     for place in ((f"{bucket}/images", None), (str(fitted / "images"), f"{bucket}/work")):
         said = ask(capsys, fitted, *place)
         assert "is refused: " in said
-        assert "the credentials that are set there" in said
+        assert "check the permissions of the credentials" in said

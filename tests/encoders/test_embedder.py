@@ -173,10 +173,11 @@ def test_no_images():
 
 
 def test_wrong_settings(data):
-    with pytest.raises(SettingError, match="workers"):
-        Embedder(FakeEncoder(), workers=0)
     with pytest.raises(SettingError, match="views"):
         embed(data, views=-1)
+    for scale in (0, 1.1, float("nan")):
+        with pytest.raises(SettingError, match="view_scale must be above 0 and at most 1"):
+            Embedder.open("fake:16-0", cache=False).images(data, views=1, view_scale=scale)
 
 
 def test_images_may_be_paths_or_pil_images_or_arrays(data):

@@ -8,10 +8,10 @@ from hypothesis.extra.numpy import arrays
 from PIL import Image
 
 from promptboost.data.decode import read_image
-from promptboost.encoders.base import Encoder, members_of
-from promptboost.encoders.embedder import Embedder
+from promptboost.encoders.base import Encoder
+from promptboost.encoders.embedder import Embedder, members_of, open_embedder
 from promptboost.encoders.fake import FakeEncoder
-from promptboost.encoders.group import EncoderGroup, join, open_embedder, split
+from promptboost.encoders.group import EncoderGroup, join, split
 from promptboost.encoders.store import EmbeddingStore
 from promptboost.errors import DataError, EmbeddingError, EncoderError, SettingError
 

@@ -1,7 +1,9 @@
+from collections import Counter
+
 import pytest
 
 from promptboost.encoders.conse.conse import CONSE_VARIANTS
-from promptboost.encoders.registry import MODELS, models_by_family
+from promptboost.encoders.registry import MODELS
 
 PUBLISHED = [record for record in MODELS if not record.name.startswith("conse:")]
 
@@ -12,15 +14,15 @@ def open_clip():
 
 
 def test_all_families_of_the_paper_are_there():
-    assert {family: len(records) for family, records in models_by_family().items()} == {
+    assert Counter(record.family for record in MODELS) == {
         "OpenAI CLIP": 3,
         "OpenCLIP": 4,
         "DFN": 3,
-        "CLIPA-v2": 2,
+        "CLIPA-v2": 3,
         "SigLIP2": 3,
         "MetaCLIP2": 2,
         "EVA-02": 3,
-        "ConSE": 4,
+        "ConSE": 5,
     }
 
 
@@ -44,7 +46,7 @@ def test_open_clip_knows_the_weights_and_agrees(open_clip, record):
 def test_the_real_configuration_can_be_built(open_clip, record):
     import torch
 
-    from promptboost.encoders.openclip.openclip import TextTower
+    from promptboost.encoders.openclip.tower import TextTower
 
     architecture = record.name.split("/")[0]
     with torch.device("meta"):  # everything but the memory
@@ -61,9 +63,10 @@ def test_the_real_configuration_can_be_built(open_clip, record):
 
 
 def test_the_conse_records_are_those_of_the_encoders():
-    for record in models_by_family()["ConSE"]:
-        variant = CONSE_VARIANTS[record.name.removeprefix("conse:")]
-        assert record.resolution == variant.image_size
-        assert record.context_length == variant.context_length
-        assert record.dim == 384
+    records = {record.name.removeprefix("conse:"): record for record in MODELS}
+    for name, (image_net, sentence_net, features) in CONSE_VARIANTS.items():
+        record = records[name]
+        assert record.resolution == image_net.size
+        assert record.context_length == sentence_net.context_length
+        assert record.dim == (384 + 1280 if features else 384)
         assert "clip" not in (record.name + record.title + record.note).lower()

@@ -143,6 +143,10 @@ FLAWS = {
     "4 integers": {"count_tokens": lambda e, t: [1.5] * len(t)},
     "cut off": {"count_tokens": lambda e, t: np.ones(len(t), dtype=int)},
     "fails": {"encode_images": lambda e, i: 1 / 0},
+    "encode_preprocessed and encode_images": {
+        "preprocess": lambda e, i: i.rotate(90).convert("L"),
+        "encode_preprocessed": lambda e, i: FakeEncoder.encode_images(e, i),
+    },
 }
 
 

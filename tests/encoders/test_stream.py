@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import promptboost.encoders.embedder as stream_module
 from promptboost.data import load_data
@@ -125,7 +126,8 @@ def test_no_more_images_wait_than_keep_the_threads_busy(data, reads):
             return super().encode_images(images)
 
     list(ImageStream(data.images, [embedder(Slow())], workers=4))
-    assert most <= 2 * 4 + 1
+    # One batch is computed, one is ready, one is being formed, and one is being decoded.
+    assert most <= 4 * 4
 
 
 def test_who_stops_listening_stops_the_threads(data, reads):
@@ -142,3 +144,77 @@ def test_all_views_are_counted_where_images_repeat_or_are_stored(data, tmp_path)
     images = [*data.images[:5], data.images[4], data.images[0]]
     list(ImageStream(images, [embedder(store=store)], advance=counts.append))
     assert counts == [4, 3]  # two stored and two repeated, then the others
+
+
+class Staged(FakeEncoder):
+    """Preprocesses in other threads than those of its network."""
+
+    batch_size = 3
+
+    def __init__(self):
+        super().__init__()
+        self.batches, self.threads = [], {"preprocess": set(), "network": set()}
+
+    def preprocess(self, image):
+        self.threads["preprocess"].add(threading.get_ident())
+        return np.asarray(image)
+
+    def encode_preprocessed(self, inputs):
+        self.threads["network"].add(threading.get_ident())
+        self.batches.append(len(inputs))
+        return super().encode_images([Image.fromarray(pixels) for pixels in inputs])
+
+    def encode_images(self, images):
+        raise AssertionError("images are preprocessed where they are decoded")
+
+
+def test_preprocessing_runs_where_images_are_decoded(data):
+    encoder = Staged()
+    rows = embedder(encoder).images(data, views=1)
+    assert encoder.threads["preprocess"].isdisjoint(encoder.threads["network"])
+    assert len(encoder.threads["network"]) == 1
+    # Blocks of four images and their crops, three views at a time.
+    assert encoder.batches == [3, 3, 2] * 5
+    np.testing.assert_array_equal(rows, embedder().images(data, views=1))
+
+
+def test_embeddings_are_stored_while_the_next_are_computed(data, tmp_path):
+    added = threading.Event()
+
+    class Store(EmbeddingStore):
+        def add(self, *args, **options):
+            added.set()
+            return super().add(*args, **options)
+
+    class Waiting(FakeEncoder):
+        calls = 0
+
+        def encode_images(self, images):
+            self.calls += 1
+            if self.calls == 5:  # the second block has the third and the fourth batch
+                assert added.wait(20), "the first block waits until all are computed"
+            return super().encode_images(images)
+
+    list(ImageStream(data.images, [embedder(Waiting(), Store(tmp_path / "store"))]))
+
+
+def test_batches_that_do_not_fit_into_memory_are_halved(data):
+    class Small(Staged):
+        batch_size = 8
+
+        def encode_preprocessed(self, inputs):
+            if len(inputs) > 2:
+                raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+            return super().encode_preprocessed(inputs)
+
+    encoder = Small()
+    np.testing.assert_array_equal(embedder(encoder).images(data), embedder().images(data))
+    assert encoder.batch_size == 2
+    assert set(encoder.batches) == {2}
+
+    class Full(Staged):
+        def encode_preprocessed(self, inputs):
+            raise RuntimeError("CUDA out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        embedder(Full()).images(data)

@@ -74,7 +74,11 @@ def test_what_is_no_encoder_at_all_is_not_called(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["hf-hub:some/model", "ViT-B-32/openai", "ViT-B-16-SigLIP2/webli", "ViT-H-14/dfn5b"]
+    "name",
+    [
+        *("hf-hub:some/model", "ViT-B-32/openai", "ViT-B-16-SigLIP2/webli", "ViT-H-14/dfn5b"),
+        *("hf:some/model", "st:some/model", "onnx:some/model"),
+    ],
 )
 def test_a_hub_is_not_contacted_unasked(name, tmp_path, monkeypatch):
     pytest.importorskip("open_clip")
@@ -90,16 +94,20 @@ def test_what_is_in_the_cache_of_the_hub_may_be_used(tmp_path, monkeypatch):
     pytest.importorskip("open_clip")
     constants = pytest.importorskip("huggingface_hub.constants")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(EncoderError):
-        check_trusted("hf-hub:some/model")
+    names = [f"{prefix}:some/model" for prefix in ("hf-hub", "hf", "st", "onnx")]
+    for name in names:
+        with pytest.raises(EncoderError):
+            check_trusted(name)
     snapshot = tmp_path / "models--some--model" / "snapshots" / "0"
     snapshot.mkdir(parents=True)
     (snapshot / "open_clip_model.safetensors").touch()
-    check_trusted("hf-hub:some/model")
+    for name in names:
+        check_trusted(name)
+    check_trusted(f"hf:{tmp_path}")  # a folder
 
 
 def test_installed_and_registered_encoders_need_no_leave(tmp_path):
-    check_trusted("conse:lite0?temperature=2")
+    check_trusted("conse:lite0")
     check_trusted("fake:8-0")
     with pytest.raises(EncoderError):
         check_trusted("mine:8")

@@ -279,7 +279,8 @@ def templates_only(task: Task) -> Record:
 
 @case
 def paper(task: Task) -> Record:
-    return fitted(task, "run", "--preset", "paper", "--rounds", 5, "--views", 8)
+    pool = ["--templates", "own", "--concatenate", "none"]
+    return fitted(task, "run", "--preset", "paper", "--rounds", 5, "--views", 8, *pool)
 
 
 GREEDY = ["--composer", "greedy", "--rounds", 6, "--views", 5, "--views-per-round", 2]

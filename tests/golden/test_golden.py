@@ -2,6 +2,9 @@
 
 ``python -m tests.golden`` writes the results anew. Do that only for an intended change of results. Hard
 votes, and the class balance of classifiers that the estimator saves, are not covered.
+
+Scores are in single precision, and BLAS kernels for different processors round them differently: with
+those of Haswell, SkylakeX and Nehalem (``OPENBLAS_CORETYPE``), probabilities differ by up to 2.3e-6.
 """
 
 import json
@@ -34,11 +37,11 @@ def test_results_are_those_recorded(name, task, golden):
     if name == "conse" and emoji_folder() is None:
         pytest.skip("needs the extra offline")
     found = json.loads(json.dumps(CASES[name](task)))
-    assert not differences(found, golden[name], TOLERANCES.get(name, 1e-6))
+    assert not differences(found, golden[name], TOLERANCES.get(name, 5e-6))
 
 
 def test_an_interrupted_fit_ends_as_one_never_interrupted(task, golden):
-    assert not differences(json.loads(json.dumps(resumed(task))), golden["greedy"])
+    assert not differences(json.loads(json.dumps(resumed(task))), golden["greedy"], 5e-6)
 
 
 def test_every_record_is_of_a_case(golden):

@@ -1,28 +1,29 @@
-"""A server on this machine that speaks both protocols, as well or as badly as a test wants."""
+"""A local server for both protocols with scripted, good or bad replies."""
 
 import json
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 @dataclass
 class Act:
-    """What the server does about one request; `raw` is sent instead of a proper reply."""
+    """The response to one request; `raw`, bytes or an iterator of them, replaces a proper reply."""
 
     text: str | None = "A fine sentence."
     status: int = 200
     headers: dict = field(default_factory=dict)
     delay: float = 0.0
-    raw: bytes | None = None
+    raw: bytes | Iterator[bytes] | None = None
     finish: str = "stop"
     usage: tuple[int, int] | None = (11, 7)
 
 
 class Server:
-    """`script(question, time)` gives what happens the first, second … time a question comes."""
+    """`script(question, time)` returns the response to a question's first, second … request."""
 
     def __init__(self, script):
         self.script = script
@@ -56,10 +57,10 @@ class Server:
 
     @property
     def questions(self):
-        return [body["messages"][0]["content"] for _, body in self.requests]
+        return [_question(body) for _, body in self.requests]
 
     def _begin(self, path, body, headers):
-        question = body["messages"][0]["content"]
+        question = _question(body)
         with self._lock:
             self.requests.append((path, body))
             self.headers.append(headers)
@@ -94,13 +95,22 @@ class Server:
                     self.send_response(act.status)
                     for name, value in {"content-type": "application/json", **act.headers}.items():
                         self.send_header(name, value)
-                    self.send_header("content-length", str(len(content)))
+                    if isinstance(content, bytes):
+                        self.send_header("content-length", str(len(content)))
+                        content = [content]
+                    else:
+                        self.send_header("connection", "close")
                     self.end_headers()
-                    self.wfile.write(content)
+                    self.wfile.writelines(content)
                 except (BrokenPipeError, ConnectionResetError):
                     self.close_connection = True  # the client did not wait
 
         return Handler
+
+
+def _question(body):
+    content = body["messages"][0]["content"]
+    return content if isinstance(content, str) else content[-1]["text"]
 
 
 def _reply(path, act):

@@ -37,6 +37,7 @@ def test_another_model_parameter_or_question_is_another_reply(tmp_path):
     ):
         assert cache.find(other, "What?") is None
     assert cache.find(SETTINGS, "What? ") is None
+    assert cache.find(SETTINGS, "What?", ["data:image/jpeg;base64,"]) is None
     elsewhere = ModelSettings("a-model", temperature=0.7, base_url="http://localhost", timeout=1.0)
     assert cache.find(elsewhere, "What?") is not None
 
@@ -79,7 +80,7 @@ def test_threads_do_not_mix_their_lines(tmp_path):
 def test_another_kind_of_file_is_not_written_to(tmp_path):
     path = tmp_path / "notes.jsonl"
     path.write_text('{"class": "owl", "text": "round eyes"}\n' * 2)
-    with pytest.raises(FileFormatError, match="no file of replies"):
+    with pytest.raises(FileFormatError, match="not a file of replies"):
         ReplyCache(path)
     with pytest.raises(PoolError, match="cannot read"):
         ReplyCache(tmp_path)
@@ -88,7 +89,7 @@ def test_another_kind_of_file_is_not_written_to(tmp_path):
 def test_nor_is_one_of_a_single_line(tmp_path):
     path = tmp_path / "sentences.json"
     path.write_text('{"owl": ["round eyes"]}')
-    with pytest.raises(FileFormatError, match="no file of replies"):
+    with pytest.raises(FileFormatError, match="not a file of replies"):
         ReplyCache(path)
 
 

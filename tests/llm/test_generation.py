@@ -1,11 +1,11 @@
 import pytest
 
-from promptboost.errors import PoolError, SettingError
+from promptboost.errors import PoolError
 from promptboost.llm.client import ModelSettings
 from promptboost.llm.generation import generate_pool, plan
-from promptboost.llm.questions import contrast_questions, questions_for
+from promptboost.llm.questions import Pair, pair_questions, questions_for
 from promptboost.llm.replies import NOTHING_YET, ReplyCache
-from promptboost.llm.requests import Budget, RequestPolicy
+from promptboost.llm.requests import Budget
 from promptboost.pool import build_pool
 from tests.llm.llm_server import Act, Server
 
@@ -30,7 +30,7 @@ def described(question, _):
 def test_a_pool_that_can_be_fitted_with(cache):
     with Server(described) as server:
         questions = questions_for(NAMES, "cupl", 20)
-        done = generate_pool(questions, settings(server), cache, per_class=20)
+        done = generate_pool(questions, settings(server), cache)
     assert list(done.sentences) == NAMES
     assert done.sentences["owl"][:2] == ["Owl one.", "What does an owl look like? An."]
     assert len(done.sentences["owl"]) == 5  # one is in all four answers
@@ -43,9 +43,9 @@ def test_the_same_replies_make_the_same_pool_whatever_the_order(cache):
     questions = questions_for(NAMES, "cupl", 20)
     with Server(lambda q, n: Act(described(q, n).text, delay=(len(q) % 5) / 50)) as server:
         first = generate_pool(questions, settings(server), cache)
-    offline = RequestPolicy(Budget(max_requests=0))
+    offline = Budget(max_requests=0)
     again = generate_pool(
-        questions, ModelSettings("a-model"), ReplyCache(cache.path), policy=offline
+        questions, ModelSettings("a-model"), ReplyCache(cache.path), budget=offline
     )
     assert again.sentences == first.sentences
     assert again.answers.requests == 0
@@ -54,15 +54,15 @@ def test_the_same_replies_make_the_same_pool_whatever_the_order(cache):
 def test_no_more_than_asked_for(cache):
     with Server(lambda q, _: Act("\n".join(f"{q[:20]} {i}." for i in range(50)))) as server:
         questions = questions_for(NAMES, "cupl", 10)
-        done = generate_pool(questions, settings(server), cache, per_class=10)
+        done = generate_pool(questions, settings(server), cache)
     assert [len(lines) for lines in done.sentences.values()] == [10, 10]
-    assert done.dropped["more than asked for"] == 2 * 90
+    assert done.dropped["surplus"] == 2 * 90
 
 
 def test_features_become_sentences(cache):
     lines = "- round eyes\n- It has a hooked beak.\n- Antlers\n- is brown\n- They can fly.\n- cans"
     with Server(lambda *_: Act(lines)) as server:
-        questions = questions_for(["fruit_bat"], "dclip", 5)
+        questions = questions_for(["fruit_bat"], "dclip", 6)
         done = generate_pool(questions, settings(server), cache)
     assert done.sentences["fruit_bat"] == [
         "fruit bat, which has round eyes.",
@@ -76,16 +76,16 @@ def test_features_become_sentences(cache):
 
 def test_a_contrast_describes_one_class_and_does_not_name_the_other(cache):
     def script(question, _):
-        if "does a cat" in question:
+        if 'does "cat"' in question:
             return Act("A cat has no stripes.\nA tiger cat has.\nUnlike a tiger-cat, it is plain.")
         return Act("A tiger cat has stripes.\nCats have none.\nA cat has none.")
 
     with Server(script) as server:
-        questions = contrast_questions("cat", "tiger_cat", 3)
+        questions = pair_questions([Pair("cat", "tiger_cat", 1)], ["cat", "tiger_cat"], 3)
         done = generate_pool(questions, settings(server), cache)
     assert done.sentences["cat"] == ["A cat has no stripes."]
     assert done.sentences["tiger_cat"] == ["A tiger cat has stripes."]
-    assert done.dropped["names the other class"] == 4
+    assert done.dropped["with another class"] == 4
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,9 @@ def test_a_contrast_describes_one_class_and_does_not_name_the_other(cache):
 )
 def test_the_other_class_is_known_in_the_plural(cache, name, rival, line, kept):
     with Server(lambda *_: Act(line)) as server:
-        done = generate_pool(contrast_questions(name, rival, 3)[:1], settings(server), cache)
+        done = generate_pool(
+            pair_questions([Pair(name, rival, 1)], [name, rival], 3)[:1], settings(server), cache
+        )
     assert (done.sentences == {name: [line]}) is kept
 
 
@@ -135,17 +137,11 @@ def test_a_reply_that_never_came_to_its_point_says_so(cache):
     assert done.missing == ("owl",)
 
 
-@pytest.mark.parametrize("price", [(-1.0, 2.0), (1.0, float("nan")), (float("inf"), 1.0)])
-def test_invalid_prices(price, cache):
-    with pytest.raises(SettingError, match="the price is"):
-        plan(questions_for(NAMES, "cupl", 5), ModelSettings("m"), cache, price)
-
-
 def test_a_budget_leaves_what_was_answered(cache):
     with Server(described) as server:
         questions = questions_for(NAMES, "cupl", 5)
-        policy = RequestPolicy(Budget(max_requests=1), workers=1)
-        done = generate_pool(questions, settings(server), cache, policy=policy)
+        budget = Budget(max_requests=1)
+        done = generate_pool(questions, settings(server), cache, budget=budget, workers=1)
     assert (list(done.sentences), done.missing) == (["owl"], ("fruit_bat",))
     assert done.answers.exhausted
 
@@ -153,14 +149,12 @@ def test_a_budget_leaves_what_was_answered(cache):
 def test_a_plan_sends_nothing_and_knows_what_is_there(cache):
     questions = questions_for(NAMES, "cupl", 20)
     with Server(described) as server:
-        before = plan(questions, settings(server), cache, (10.0, 100.0))
+        before = plan(questions, settings(server), cache)
         assert server.requests == []
         generate_pool(questions[:3], settings(server), cache)
         after = plan(questions, settings(server), cache)
     assert (before.requests, before.answered_before, before.output_tokens) == (8, 0, 8 * 5 * 28)
-    expected = (before.input_tokens * 10 + before.output_tokens * 100) / 1e6
-    assert before.cost == pytest.approx(expected)
-    assert (after.requests, after.answered_before, after.cost) == (5, 3, None)
+    assert (after.requests, after.answered_before) == (5, 3)
 
 
 def test_nothing_to_ask(cache):

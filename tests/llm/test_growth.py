@@ -1,8 +1,8 @@
-import pytest
+import re
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptboost.errors import PoolError, SettingError
 from promptboost.llm.questions import Pair, confused_pairs, grow_pool, pair_questions
 
 
@@ -14,8 +14,6 @@ def test_both_directions_are_one_pair():
     found = [line("a", "b", 3), line("c", "a", 4), line("b", "a", 2)]
     assert confused_pairs(found, 10) == [Pair("a", "b", 5), Pair("c", "a", 4)]
     assert confused_pairs([], 3) == []
-    with pytest.raises(SettingError):
-        confused_pairs(found, 0)
 
 
 @given(
@@ -33,16 +31,16 @@ def test_no_image_is_lost_and_the_most_frequent_come_first(lines, most):
     )
 
 
-def test_both_classes_of_a_pair_are_asked_about():
-    asked = pair_questions([Pair("owl", "bat", 3), Pair("owl", "elk", 1)], 4)
-    assert [(question.class_name, question.rival) for question in asked] == [
-        ("owl", "bat"),
-        ("bat", "owl"),
-        ("owl", "elk"),
-        ("elk", "owl"),
+def test_both_classes_of_a_pair_are_asked_about_and_name_no_other():
+    asked = pair_questions([Pair("owl", "bat", 3), Pair("owl", "elk", 1)], ["owl", "bat", "elk"], 4)
+    assert [re.findall(r'"(\w+)"', question.text)[:2] for question in asked] == [
+        ["owl", "bat"],
+        ["bat", "owl"],
+        ["owl", "elk"],
+        ["elk", "owl"],
     ]
-    with pytest.raises(SettingError):
-        pair_questions([], 0)
+    assert [question.class_name for question in asked] == ["owl", "bat", "owl", "elk"]
+    assert asked[1].others == ("owl", "elk")
 
 
 def test_what_was_there_stays_first():
@@ -52,5 +50,3 @@ def test_what_was_there_stays_first():
         {"barn_owl": ["A beak.", "round  eyes."], "bat": ["Wings."]},
     )
     assert grown == {"barn_owl": ["Round eyes.", "A beak."], "bat": ["Wings."]}
-    with pytest.raises(PoolError, match="no class"):
-        grow_pool(["owl"], {}, {"bat": ["Wings."]})

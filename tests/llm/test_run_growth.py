@@ -1,15 +1,14 @@
-"""What a run was fitted with, grown: a saved pool stays one, sentences stay sentences."""
+"""Growing the pool of a run: a saved pool stays one, sentences stay sentences."""
 
 import json
 
 import pytest
 
 from promptboost.errors import RunError
-from promptboost.llm.growth import check_growable, fit_again, write_grown
+from promptboost.llm.growth import check_growable, fit_command, write_grown
 from promptboost.pool import build_pool, save_pool
 from promptboost.pool.io import load_pool
 from promptboost.run.fit import fit_run
-from promptboost.run.run_folder import RunFolder
 from tests.run.run_tools import SENTENCES, request
 
 MORE = {"sea": ["waves all over", "deep blue water"]}
@@ -38,10 +37,9 @@ def test_a_saved_pool_grows_into_a_pool(pooled):
         assert list(after.prompts(name))[: len(old)] == old
     (added,) = list(after.prompts("sea"))[len(before.prompts("sea")) :]
     assert (added.text, added.source) == ("waves all over", "grown")
-    fit_again(pooled / "run", pooled / "grown.jsonl", pooled / "second")
-    facts = json.loads((pooled / "second/metrics.json").read_text())["pool"]["statistics"]
-    assert facts["prompts_by_source"]["grown"] == 1
-    assert RunFolder(pooled / "second").state == "finished"
+    assert f"-o NEW_RUN --config {pooled}/run/run.toml --prompts {pooled}/grown.jsonl" in (
+        fit_command(pooled / "run", pooled / "grown.jsonl")
+    )
 
 
 def test_the_file_must_be_able_to_hold_what_grows(pooled):

@@ -40,5 +40,4 @@ def linear_classifier() -> LinearClassifier:
         ENCODER.encode_texts(COLOURS) * 5,
         np.array([0.5, -0.5], dtype=np.float32),
         details={"C": 10.0},
-        arrays={"context": np.arange(6, dtype=np.float32).reshape(2, 3)},
     )

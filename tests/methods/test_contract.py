@@ -96,7 +96,7 @@ class TestText:
     def test_another_encoder_reads_the_same_text(self) -> None:
         moved = text_classifier().transfer(OTHER)
         assert moved.words() == text_classifier().words()
-        assert moved.encoders_asked == (OTHER.id,)
+        assert moved.image_towers == (OTHER.id,)
         own = dataclasses.replace(text_classifier(), origin=Origin("x", NAMES, OTHER))
         np.testing.assert_array_equal(moved.logits(IMAGES), own.logits(IMAGES))
 
@@ -119,6 +119,6 @@ class TestLinear:
 
     def test_it_does_not_carry_over_and_says_what_to_do(self) -> None:
         with pytest.raises(
-            EncoderError, match=r"linear does not carry over .* Fit it again .*eft.emulate"
+            EncoderError, match=r"linear does not transfer .* Fit it again .*eft.emulate"
         ):
             linear_classifier().transfer(OTHER)

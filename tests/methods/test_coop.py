@@ -61,7 +61,7 @@ def test_steps_are_those_of_the_plain_rule():
         momentum = 0.9 * momentum + slope
         context = context - rate * momentum
     # Large steps: what weight decay does is a hundred times the tolerance.
-    np.testing.assert_allclose(fitted.arrays["context"], context, atol=1e-5)
+    np.testing.assert_allclose(fitted.context, context, atol=1e-5)
     np.testing.assert_allclose(fitted.details["loss_by_epoch"], losses, atol=1e-4)
 
 
@@ -96,7 +96,7 @@ def test_the_gradient_through_a_tiny_tower_is_that_of_finite_differences(tmp_pat
 def test_the_rows_are_the_class_prompts_on_the_encoders_scale():
     encoder = FakeEncoder(dim=8)
     fitted = CoOp(context_tokens=3, epochs=4).fit(colored(encoder), POOL, encoder)
-    added = fitted.arrays["context"].astype(np.float64).sum(axis=0)
+    added = fitted.context.astype(np.float64).sum(axis=0)
     for name, row in zip(NAMES, fitted.rows, strict=True):
         words = [encoder.word_vector(word) for word in ("<start>", *encoder.words(name))]
         expected = np.sum(words, axis=0) + added
@@ -121,7 +121,7 @@ def test_nearest_words_are_real_words_with_their_cosine():
     tower = open_tower(encoder)
     words = tower.vocabulary[tower.allowed].numpy().astype(np.float64)
     words /= np.linalg.norm(words, axis=1, keepdims=True)
-    for vector, near in zip(fitted.arrays["context"], fitted.details["nearest_words"], strict=True):
+    for vector, near in zip(fitted.context, fitted.details["nearest_words"], strict=True):
         cosines = words @ (vector / np.linalg.norm(vector))
         best = int(cosines.argmax())
         assert near["word"] == tower.decode([int(tower.allowed[best])])
@@ -134,7 +134,7 @@ def test_a_seed_is_a_result():
     shots = colored(encoder, views=3)
 
     def context(seed):
-        return CoOp(epochs=3, batch=4, seed=seed).fit(shots, POOL, encoder).arrays["context"]
+        return CoOp(epochs=3, batch=4, seed=seed).fit(shots, POOL, encoder).context
 
     np.testing.assert_array_equal(context(1), context(1))
     assert np.abs(context(1) - context(2)).max() > 1e-3
@@ -173,7 +173,7 @@ def test_it_is_saved_and_read_back(tmp_path):
     save_fitted(fitted, tmp_path)
     again = load_fitted(tmp_path, encoder)
     np.testing.assert_array_equal(again.logits(shots.images), fitted.logits(shots.images))
-    np.testing.assert_array_equal(again.arrays["context"], fitted.arrays["context"])
+    np.testing.assert_array_equal(again.context, fitted.context)
     assert again.details == fitted.details
     assert again.origin.method == "coop?context_tokens=4&epochs=2"
 

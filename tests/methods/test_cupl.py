@@ -1,14 +1,11 @@
 """CuPL and the mean of the pool: which texts are in the mean, and what the mean is."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import PoolError
 from promptboost.methods import FewShotSet, make_method
-from promptboost.methods.archive import load_fitted, save_fitted
 from promptboost.methods.base import RowImages
 from promptboost.methods.sentence_means import CuPL, PoolMean
 from promptboost.pool import build_pool
@@ -36,7 +33,7 @@ def test_sentences_are_taken_as_they_are() -> None:
 
 def test_templates_are_put_into_the_mean() -> None:
     fitted = make_method("cupl+templates").fit(shots(), POOL, ENCODER)
-    assert list(fitted.words()[1]) == ["an ice.", "the ice.", "Ice is blue."]
+    assert list(fitted.words()[1]) == ["ice.", "the ice.", "Ice is blue."]
 
 
 def test_without_templates_it_is_not_called_cupl_with_templates() -> None:
@@ -76,17 +73,6 @@ def test_a_pool_without_sentences_is_refused_before_any_work() -> None:
 def test_the_mean_of_the_pool_has_all_of_it() -> None:
     given = shots()
     fitted = PoolMean().fit(given, POOL, ENCODER)
-    assert list(fitted.banks[0]) == ["a fire.", "the fire.", *SAID["fire"], *OTHER["fire"]]
+    assert list(fitted.banks[0]) == ["fire.", "the fire.", *SAID["fire"], *OTHER["fire"]]
     assert fitted.origin.method == "pool-mean"
     assert fitted.unit
-
-
-@pytest.mark.parametrize("name", ["cupl", "cupl+templates", "pool-mean"])
-def test_they_are_saved_and_carried_over(name: str, tmp_path: Path) -> None:
-    fitted = make_method(name).fit(shots(), POOL, ENCODER)
-    save_fitted(fitted, tmp_path)
-    again = load_fitted(tmp_path, ENCODER)
-    assert again.words() == fitted.words()
-    np.testing.assert_array_equal(again.logits(shots().images), fitted.logits(shots().images))
-    other = FakeEncoder(seed=1)
-    assert fitted.transfer(other).predict(shots(other).images).tolist() == [0, 1]

@@ -8,8 +8,7 @@ import pytest
 
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import PoolError
-from promptboost.methods import FewShotSet, make_method
-from promptboost.methods.archive import load_fitted, save_fitted
+from promptboost.methods import FewShotSet
 from promptboost.methods.base import RowImages
 from promptboost.methods.sentence_means import DCLIP
 from promptboost.pool import PromptPool, build_pool
@@ -83,12 +82,3 @@ def test_a_pool_without_descriptors_is_refused_before_any_work() -> None:
         DCLIP().check(shots(), build_pool(NAMES), ENCODER)
     with pytest.raises(PoolError, match="it has CuPL"):
         DCLIP().check(shots(), pool_of({"bat": ["wings"]}, "CuPL"), ENCODER)
-
-
-def test_it_is_saved_and_carried_over(tmp_path: Path) -> None:
-    fitted = make_method("dclip").fit(shots(), pool_of({"bat": ["wings"]}), ENCODER)
-    save_fitted(fitted, tmp_path)
-    again = load_fitted(tmp_path, ENCODER)
-    np.testing.assert_array_equal(again.logits(shots().images), fitted.logits(shots().images))
-    other = FakeEncoder(seed=1)
-    assert fitted.transfer(other).predict(shots(other).images).tolist() == [0, 1]

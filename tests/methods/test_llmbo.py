@@ -19,7 +19,7 @@ from tests.llm.llm_server import Act, Server
 pytest.importorskip("openai", reason="needs promptboost[llm]")
 
 ENCODER = FakeEncoder()
-NAMES = ("fire", "ice", "moss")
+NAMES = ("flame", "glacier", "fern")
 TEMPLATES = (
     "a photo of a {}.",
     "a huge drawing of a {}.",
@@ -329,16 +329,6 @@ def test_a_server_that_is_not_there_is_refused_before_any_work(monkeypatch):
 def test_a_server_that_refuses_says_why():
     with Server(lambda *_: Act(status=404)) as server, pytest.raises(AskError, match=r"404.*model"):
         method(server.url).fit(SHOTS, POOL, ENCODER)
-
-
-def test_a_reply_that_is_no_json_is_asked_for_again():
-    def script(_, time):
-        return Act(raw=b"<html>busy") if time == 1 else Act("- clip art of the same {}")
-
-    with Server(script) as server:
-        fitted = method(server.url, iterations=1).fit(SHOTS, POOL, ENCODER)
-    assert len(server.requests) == 2
-    assert fitted.details["restarts"][0]["invalid_replies"] == 0
 
 
 def test_nothing_to_begin_with_is_refused(monkeypatch):

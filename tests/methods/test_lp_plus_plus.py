@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from promptboost.boosting.composition import log_losses
 from promptboost.encoders.base import unit_rows
 from promptboost.encoders.fake import FakeEncoder
-from promptboost.errors import EncoderError, LabelError, SettingError
+from promptboost.errors import LabelError, SettingError
 from promptboost.methods import FewShotSet, make_method
-from promptboost.methods.archive import load_fitted, save_fitted
 from promptboost.methods.base import RowImages
 from promptboost.methods.linear_probes import BlendedProbe, LPPlusPlus, descend, first_alpha
 from promptboost.pool import build_pool
-from promptboost.testing import clip_like
-from tests.methods.small_task import ENCODER, IMAGES, OTHER, POOL, SHOTS
+from tests.methods.small_task import ENCODER, IMAGES, POOL, SHOTS
+from tests.synthetic import clip_like
 
 FAKE = FakeEncoder(dim=64)
 
@@ -123,7 +122,7 @@ def test_it_begins_with_sums_of_images_and_a_common_alpha():
     pool = build_pool(list(shots.class_names))
     fitted = LPPlusPlus(steps=1, alpha_every=2).fit(shots, pool, FAKE)
     views = shots.images.views(FAKE)
-    text = make_method("zero-shot-80").fit(shots, pool, FAKE).rows
+    text = make_method("template-mean").fit(shots, pool, FAKE).rows
     w = np.stack([views[2 * k].mean(0) + views[2 * k + 1].mean(0) for k in range(3)])
     alpha = np.full(3, first_alpha(views, shots.labels, text, FAKE.logit_scale))
     probe = BlendedProbe(views.reshape(-1, 64), shots.labels.repeat(views.shape[1]), text)
@@ -142,17 +141,6 @@ def test_learns_what_can_be_learned_and_is_never_above_where_it_began():
     rows = shots.images.views(FAKE).reshape(-1, 64)
     losses = log_losses(rows @ fitted.rows.T, shots.labels.repeat(5))
     assert fitted.details["loss"] == pytest.approx(losses.mean(), rel=1e-3)
-
-
-def test_is_kept_and_found_and_stays_with_its_encoder(tmp_path):
-    fitted = LPPlusPlus(momentum=0.9).fit(SHOTS, POOL, ENCODER)
-    save_fitted(fitted, tmp_path)
-    again = load_fitted(tmp_path, ENCODER)
-    np.testing.assert_array_equal(again.logits(IMAGES), fitted.logits(IMAGES))
-    assert again.origin.method == "lp++?momentum=0.9"
-    assert make_method(again.origin.method) == LPPlusPlus(momentum=0.9)
-    with pytest.raises(EncoderError, match="Fit it again"):
-        again.transfer(OTHER)
 
 
 def test_the_same_images_give_the_same_classifier():

@@ -6,8 +6,6 @@ torch = pytest.importorskip("torch", reason="needs the extra clip")
 from promptboost.encoders.base import open_tower  # noqa: E402
 from promptboost.encoders.fake import FakeEncoder  # noqa: E402
 from promptboost.errors import EncoderError, SettingError  # noqa: E402
-from promptboost.methods import make_method  # noqa: E402
-from promptboost.methods.archive import load_fitted, save_fitted  # noqa: E402
 from promptboost.methods.learned_tokens import PEZ, HardTokens  # noqa: E402
 from promptboost.pool import build_pool  # noqa: E402
 from tests.methods.gradient_tools import NAMES, NoTower, colored, emoji, real  # noqa: E402
@@ -146,17 +144,6 @@ def test_a_seed_is_a_result():
 
     assert prompt(1) == prompt(1)
     assert prompt(1) != prompt(2)
-
-
-def test_it_is_saved_and_read_back(tmp_path):
-    encoder = FakeEncoder()
-    shots = colored(encoder)
-    fitted = make_method("pez?tokens=2&steps=4").fit(shots, POOL, encoder)
-    save_fitted(fitted, tmp_path)
-    again = load_fitted(tmp_path, encoder)
-    np.testing.assert_array_equal(again.logits(shots.images), fitted.logits(shots.images))
-    assert again.words() == fitted.words()
-    assert again.details == fitted.details
 
 
 def test_what_cannot_be_done_is_refused_before_any_work():

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from promptboost.errors import SettingError
 from promptboost.methods import Method, make_method
-from promptboost.methods.registry import METHODS, spelled
+from promptboost.methods.base import spelled
+from promptboost.methods.registry import METHODS
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20)
 
@@ -81,7 +82,7 @@ def test_only_what_is_not_the_default_is_spelled() -> None:
     [
         ("zero-shoot", "there is no method 'zero-shoot'; did you mean zero-shot"),
         ("xyzzy", "there are zero-shot, "),
-        ("eft", "EFT carries another method"),
+        ("eft", "EFT transfers another method"),
         ("cupl?template=true", "cupl has no setting 'template'; it has templates, sources"),
         ("pool-mean?a=1", "it has none"),
         ("cupl?templates=yes", "templates is 'yes', but must be true or false"),

@@ -1,4 +1,3 @@
-import json
 import math
 from dataclasses import replace
 
@@ -10,9 +9,8 @@ from hypothesis import strategies as st
 from promptboost.boosting.composition import log_losses
 from promptboost.encoders.base import unit_rows
 from promptboost.encoders.fake import FakeEncoder
-from promptboost.errors import EncoderError, FileFormatError, LabelError, SettingError
+from promptboost.errors import EncoderError, LabelError, SettingError
 from promptboost.methods import FewShotSet, make_method
-from promptboost.methods.archive import load_fitted, save_fitted
 from promptboost.methods.base import RowImages
 from promptboost.methods.sentence_means import ZeroShot
 from promptboost.methods.tip_adapter import (
@@ -20,7 +18,6 @@ from promptboost.methods.tip_adapter import (
     BETAS,
     EPOCHS,
     Cache,
-    CacheClassifier,
     TipAdapter,
     choose_epoch,
     choose_weights,
@@ -28,7 +25,7 @@ from promptboost.methods.tip_adapter import (
     tune,
 )
 from promptboost.pool import build_pool
-from promptboost.testing import clip_like
+from tests.synthetic import clip_like
 
 ENCODER = FakeEncoder(dim=32)
 COLOURS = ("red", "green", "blue")
@@ -323,43 +320,9 @@ def test_one_image_a_class_is_tuned_to_the_end_and_what_is_given_is_not_chosen()
 # One method among others
 
 
-@pytest.mark.parametrize("tuned", [False, True])
-def test_is_kept_and_found(tmp_path, tuned):
-    shots = shots_of(2)
-    fitted = fitted_on(shots, tuned=tuned)
-    save_fitted(fitted, tmp_path)
-    again = load_fitted(tmp_path, ENCODER)
-    assert isinstance(again, CacheClassifier)
-    np.testing.assert_array_equal(again.logits(shots.images), fitted.logits(shots.images))
-    assert again.origin.method == ("tip-adapter?tuned=true" if tuned else "tip-adapter")
-    assert again.words() is None
-
-
 def test_stays_with_its_encoder():
     with pytest.raises(EncoderError, match="Fit it again"):
         fitted_on(shots_of(1)).transfer(FakeEncoder(dim=32, seed=1))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda f, a: f.pop("alpha"), "cannot be read"),
-        (lambda f, a: f.update(beta="wide"), "cannot be read"),
-        (lambda f, a: a.update(keys=a["keys"][1:]), "shapes"),
-        (lambda f, a: a.update(rows=a["rows"][:, 1:]), "shapes"),
-        (lambda f, a: a.update(keys=a["keys"] * np.nan), "not finite"),
-        (lambda f, a: a.update(rows=a["rows"] * np.inf), "not finite"),
-        (lambda f, a: a.update(key_labels=a["key_labels"] + 1), "labels"),
-        (lambda f, a: a.update(key_labels=a["key_labels"][:0], keys=a["keys"][:0]), "labels"),
-    ],
-)
-def test_a_damaged_file_is_refused(change, message):
-    fitted = fitted_on(shots_of(1))
-    fields, arrays = fitted.state()
-    json.dumps(fields)
-    change(fields, arrays)
-    with pytest.raises(FileFormatError, match=message):
-        CacheClassifier.from_state(fitted.origin, fields, arrays)
 
 
 @pytest.mark.parametrize(

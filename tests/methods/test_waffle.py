@@ -46,8 +46,8 @@ def test_any_names_give_noise_that_can_be_read(names, seed):
 
 def test_all_classes_have_the_same_draws():
     fire, ice = fitted_with(pairs=4).words()
-    assert next(iter(fire)).startswith("a photo of a fire, which has ")
-    assert next(iter(ice)).startswith("a photo of an ice, which has ")
+    assert next(iter(fire)).startswith("a photo of fire, which has ")
+    assert next(iter(ice)).startswith("a photo of ice, which has ")
     for bank in (fire, ice):
         assert all(text.endswith(".") for text in bank)
     tails = [[text.split("which has ")[1] for text in bank] for bank in (fire, ice)]
@@ -59,7 +59,7 @@ def test_what_is_drawn_twice_counts_twice():
     assert sum(bank.values()) == 80
     noises = WaffleCLIP(pairs=40).noises(NAMES)
     most = max(noises, key=noises.count)
-    assert bank[f"a photo of a fire, which has {most}."] == noises.count(most) > 1
+    assert bank[f"a photo of fire, which has {most}."] == noises.count(most) > 1
 
 
 def test_a_score_is_the_mean_of_cosines():

@@ -1,14 +1,12 @@
 """Methods as another package would write them: one in words of promptboost, one with its own file."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
 from promptboost.methods import FewShotSet, FittedMethod, Method
-from promptboost.methods.archive import register_fitted
-from promptboost.methods.base import Group, Origin, Transfer
+from promptboost.methods.base import Origin, Transfer
 from promptboost.methods.fitted import LinearClassifier
 
 
@@ -17,7 +15,6 @@ class NearestMean(Method):
     """The mean row of each class's images; a class without images is refused."""
 
     name: ClassVar[str] = "nearest-mean"
-    group: ClassVar[Group] = Group.IMAGES
     carries_over: ClassVar[Transfer] = Transfer.REFIT
 
     scale: float = 20.0
@@ -37,7 +34,6 @@ class NearestMean(Method):
         return LinearClassifier(self.origin(shots, encoder), rows, intercepts)
 
 
-@register_fitted
 @dataclass(frozen=True)
 class Constant(FittedMethod):
     """Always the same class."""
@@ -51,20 +47,12 @@ class Constant(FittedMethod):
         logits[:, self.label] = 1.0
         return logits
 
-    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        return {"label": self.label}, {}
-
-    @classmethod
-    def from_state(cls, origin: Origin, fields: Mapping[str, Any], arrays: Any) -> Self:
-        return cls(origin, int(fields["label"]))
-
 
 @dataclass(frozen=True)
 class Majority(Method):
     """The class with the most images, whatever is seen."""
 
     name: ClassVar[str] = "majority"
-    group: ClassVar[Group] = Group.IMAGES
     carries_over: ClassVar[Transfer] = Transfer.REFIT
 
     def fit(self, shots: FewShotSet, pool: Any, encoder: Any) -> Constant:

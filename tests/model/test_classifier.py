@@ -3,22 +3,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 import promptboost
-from promptboost import PromptClassifier, load
+from promptboost import PromptBoostClassifier, PromptClassifier, load
 from promptboost.data.decode import ImageError
 from promptboost.encoders.embedder import StoreWarning
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import (
     DataError,
     EmbeddingError,
+    EmbeddingLengthWarning,
     EncoderError,
     InputError,
     LabelError,
     SettingError,
 )
 from promptboost.model import Head, PromptEnsemble, Round
+from promptboost.pool import build_pool
 from promptboost.training.residual_refit import NoPoolWarning, refit
 
 BANKS = {
@@ -59,9 +63,9 @@ def test_every_form_of_one_image_gets_the_same_answer(classifier, tmp_path):
     expected = classifier.predict_proba([image()])
     assert expected.shape == (1, 3)
     for form in forms:
-        for given in (form, [form], (form,)):
-            assert classifier.predict_proba(given) == pytest.approx(expected, abs=1e-6)
-            assert classifier.predict(given).tolist() == ["fire"]
+        for images in (form, [form], (form,)):
+            assert classifier.predict_proba(images) == pytest.approx(expected, abs=1e-6)
+            assert classifier.predict(images).tolist() == ["fire"]
 
 
 def test_many_images_in_every_form(classifier, tmp_path):
@@ -90,6 +94,91 @@ def test_embeddings(classifier):
     assert classifier.predict(rows[:0]).tolist() == []
 
 
+@pytest.mark.parametrize("factor", [1e-30, 0.5, 8, 1e30])
+def test_embeddings_of_any_length_are_scaled(classifier, factor):
+    rows = FakeEncoder().encode_images([image(), image("blue")])
+    scaled = rows * np.array([[factor], [1.0]], dtype=np.float32)
+    # A plain oracle: each row divided by its length.
+    unit = scaled.astype(np.float64) / np.linalg.norm(scaled.astype(np.float64), axis=1)[:, None]
+    for method in ("predict_proba", "decision_function", "embeddings"):
+        with pytest.warns(EmbeddingLengthWarning, match="not between 0.9 and 1.1"):
+            answer = getattr(classifier, method)(scaled)
+        np.testing.assert_allclose(answer, getattr(classifier, method)(unit), atol=1e-6)
+        np.testing.assert_allclose(answer, getattr(classifier, method)(rows), atol=1e-6)
+    with pytest.warns(EmbeddingLengthWarning):
+        top = classifier.top_k(scaled, k=2)
+    assert [[name for name, _ in row] for row in top] == [
+        [name for name, _ in row] for row in classifier.top_k(rows, k=2)
+    ]
+    with pytest.warns(EmbeddingLengthWarning):
+        margins = [explanation.margin for explanation in classifier.explain(scaled)]
+    expected = [explanation.margin for explanation in classifier.explain(rows)]
+    assert margins == pytest.approx(expected, rel=1e-5)
+
+
+FACTORS = st.lists(st.floats(-30, 30).map(lambda power: 10**power), min_size=4, max_size=4)
+
+
+@settings(max_examples=8, deadline=None)
+@given(FACTORS)
+@pytest.mark.filterwarnings("ignore::promptboost.errors.EmbeddingLengthWarning")
+def test_no_answer_depends_on_the_length_of_an_embedding(factors):
+    encoder, names = FakeEncoder(), ["fire", "fire", "ice", "ice"]
+    rows = encoder.encode_images([image(c) for c in ("red", "tomato", "blue", "navy")])
+    rows = rows.astype(np.float64)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    scaled = rows * np.array(factors)[:, None]
+    classifier = PromptClassifier(ensemble(), encoder, cache=False)
+    expected = classifier.predict_proba(rows)
+    np.testing.assert_allclose(classifier.predict_proba(scaled), expected, atol=1e-6)
+    fitted = [
+        PromptBoostClassifier(encoder, cache=False, random_state=0).fit(X, names)
+        for X in (rows, scaled)
+    ]
+    np.testing.assert_allclose(*(model.predict_proba(scaled) for model in fitted), atol=1e-4)
+
+
+def test_lengths_near_one_are_scaled_without_a_warning(classifier):
+    rows = FakeEncoder().encode_images([image(), image("blue")])
+    expected = classifier.predict_proba(rows)
+    for near in (1.05 * rows, 0.95 * rows, rows.astype(np.float16)):  # warnings are errors here
+        np.testing.assert_allclose(classifier.predict_proba(near), expected, atol=2e-3)
+    np.testing.assert_allclose(classifier.predict_proba(1.05 * rows), expected, atol=1e-6)
+
+
+def test_bad_embeddings_are_named(classifier):
+    rows = np.tile(FakeEncoder().encode_images([image()]), (5, 1))
+    for bad, problem in ((np.nan, "not finite"), (np.inf, "not finite"), (0.0, "all zero")):
+        wrong = rows.copy()
+        wrong[[2, 4]] = bad
+        message = f"2 of 5 embeddings are {problem}, the first is row 2"
+        for method in ("predict", "predict_proba", "explain", "top_k", "embeddings"):
+            with pytest.raises(EmbeddingError, match=message):
+                getattr(classifier, method)(wrong)
+        with pytest.raises(EmbeddingError, match=message):
+            refit(classifier, wrong, ["fire", "ice", "fire", "ice", "ice"])
+
+
+def test_refit_scales_embeddings():
+    encoder = FakeEncoder()
+    classifier = PromptClassifier(ensemble(), encoder, cache=False)
+    names = ["fire", "grass", "ice"] * 4
+    colors = ["red", "lime", "blue", "tomato", "green", "navy"] * 2
+    rows = encoder.encode_images([image(color) for color in colors])
+    pool = build_pool(classifier.class_names)
+    expected = refit(classifier, rows, names, pool).predict_proba(rows)
+    with pytest.warns(EmbeddingLengthWarning):
+        scaled = refit(classifier, 8 * rows, names, pool)
+    np.testing.assert_allclose(scaled.predict_proba(rows), expected, atol=1e-4)
+
+
+def test_refit_refuses_missing_labels(classifier):
+    rows = FakeEncoder().encode_images([image(), image("blue"), image("lime")])
+    for missing in (None, np.nan, "", "nan"):
+        with pytest.raises(LabelError, match="1 of 3 labels are missing, the first at position 1"):
+            refit(classifier, rows, ["fire", missing, "ice"])
+
+
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
@@ -101,7 +190,7 @@ def test_embeddings(classifier):
         (np.zeros((150, 100), np.uint8), EmbeddingError, r"one grey image as \[image\]"),
         (np.zeros((4, 31)), EmbeddingError, "have 31 numbers each, and the encoder makes 32"),
         (np.zeros(31), EmbeddingError, "have 31 numbers each, and the encoder makes 32"),
-        ([], EmbeddingError, "nothing to look at"),
+        ([], EmbeddingError, "there are no images"),
         (3, EmbeddingError, "an int is neither images nor embeddings"),
         (None, EmbeddingError, "neither images nor embeddings"),
         ([[0.1, 0.2], [0.3]], EmbeddingError, "neither images nor rows of one length"),
@@ -177,7 +266,7 @@ def test_text_only_sources_answer_for_embeddings(classifier):
         blind = PromptClassifier(ensemble(), source)
         assert blind.predict(encoder.encode_images([image()])).tolist() == ["fire"]
         assert blind.encoder is source
-        with pytest.raises(DataError, match="no encoder to embed them"):
+        with pytest.raises(DataError, match="no encoder to embed these"):
             blind.predict(image())
 
 
@@ -186,7 +275,7 @@ def test_what_is_no_encoder_is_refused():
         PromptClassifier(ensemble(), 3)
     with pytest.raises(EncoderError, match="pass encoder='NAME'"):
         _ = PromptClassifier(ensemble()).encoder
-    with pytest.raises(DataError, match="pass an encoder or the name of one"):
+    with pytest.raises(DataError, match="pass an encoder or its name"):
         PromptClassifier(ensemble()).predict(image())
     head = Head(("a", "b"), np.eye(2))
     with pytest.raises(LabelError, match="different classes"):
@@ -307,13 +396,13 @@ def test_a_forged_head_is_not_believed(tmp_path, cache, caplog):
         expected = honest.predict_proba([image("blue"), image()])
         assert (again.predict_proba([image("blue"), image()]) == expected).all(), what
         assert again.predict(image("blue")).tolist() == ["ice"]
-        told = [record for record in caplog.records if "does not belong" in record.message]
+        told = [record for record in caplog.records if "not the head of its" in record.message]
         assert bool(told) == ("weights" in change), what
     for damage in (b"broken", b"", path.read_bytes()[:90]):
         path.write_bytes(damage)
         caplog.clear()
         assert load(tmp_path, "fake:32-0", cache=cache).predict(image("blue")).tolist() == ["ice"]
-        assert "is not used, but made again" in caplog.text
+        assert "is not used; its head is computed" in caplog.text
 
 
 def test_a_prompt_cannot_take_the_place_of_a_head(tmp_path):
@@ -337,7 +426,7 @@ def test_of_a_head_without_an_encoder_only_the_rows_are_taken(tmp_path):
     assert again.predict(encoder.encode_images([image("blue")])).tolist() == ["ice"]
     assert (again.head.rounds, again.head.temperature) == (1, 1.0)
     path.write_bytes(b"broken")
-    with pytest.raises(EncoderError, match="which encoder"):
+    with pytest.raises(EncoderError, match="names no encoder"):
         load(tmp_path).predict(encoder.encode_images([image()]))
 
 
@@ -401,7 +490,7 @@ def test_a_store_that_cannot_be_written_is_done_without(classifier, monkeypatch,
 
 def test_a_head_of_another_encoder_answers_for_no_image(classifier):
     other = PromptClassifier(classifier.ensemble, "fake:32-1", classifier.head, cache=False)
-    with pytest.raises(EncoderError, match=r"head is of the encoder 'fake:32-0'.*'fake:32-1'"):
+    with pytest.raises(EncoderError, match=r"made with the encoder 'fake:32-0', not 'fake:32-1'"):
         other.predict(image())
 
 
@@ -410,7 +499,7 @@ def test_a_residual_is_learned_on_every_encoder_of_an_average():
     colors = {"fire": ["red", "tomato"], "ice": ["blue", "navy"], "grass": ["green", "lime"]}
     images = [image(color) for some in colors.values() for color in some]
     labels = [name for name, some in colors.items() for _ in some]
-    with pytest.warns(NoPoolWarning, match="the residual is used in full"):
+    with pytest.warns(NoPoolWarning, match="weighted like a plain template"):
         again = refit(both, images, labels, views=2)
     assert again.predict(images).tolist() == labels
     assert [head.residual is None for head in again.heads] == [False, False]

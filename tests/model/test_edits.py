@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 
 import hypothesis.strategies as st
@@ -6,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from promptboost.encoders.fake import FakeEncoder
-from promptboost.errors import InputError, LabelError, PoolError, SettingError
+from promptboost.errors import FileFormatError, InputError, LabelError, PoolError, SettingError
 from promptboost.model import PromptEnsemble, Round
 from promptboost.model.ensemble import EncoderRecord
 from tests.model.ensembles import PATIENT, PROMPT, ensembles, pets
@@ -17,55 +18,6 @@ SAME_KIND = ensembles(class_names=NAMES, temperature=1.0)
 
 def without_history(ensemble):
     return dataclasses.replace(ensemble, history=()).to_json()
-
-
-@given(SAME_KIND, SAME_KIND, SAME_KIND)
-@PATIENT
-def test_merging_is_associative(a, b, c):
-    left, right, flat = a.merge(b).merge(c), a.merge(b.merge(c)), a.merge(b, c)
-    assert without_history(left) == without_history(right) == without_history(flat)
-    assert len(flat) == len(a) + len(b) + len(c)
-
-
-@given(SAME_KIND, SAME_KIND, st.permutations(NAMES))
-@PATIENT
-def test_merging_looks_classes_up_by_name(a, b, order):
-    permuted = dataclasses.replace(b, class_names=tuple(order))
-    assert a.merge(permuted).to_json() == a.merge(b).to_json()
-    merged = a.merge(permuted)
-    assert merged.class_names == NAMES
-    encoder = FakeEncoder(dim=8)
-    found = merged.embed(encoder)
-    np.testing.assert_allclose(
-        found.weights, a.embed(encoder).weights + b.embed(encoder).weights, atol=1e-5
-    )
-    assert found.rounds == len(a) + len(b)
-
-
-def test_merging_keeps_what_is_true_of_all():
-    one = pets(settings={"rounds": 3, "seed": 0, "flag": 1}, pool_fingerprint="p")
-    other = pets(settings={"rounds": 3, "seed": 1, "flag": True}, encoder_id="other")
-    merged = one.merge(other)
-    assert merged.settings == {"rounds": 3}
-    assert merged.versions == {"promptboost": "0.1.0"}
-    assert merged.encoder_id is None
-    assert merged.pool_fingerprint is None
-    assert merged.sample_weights == one.sample_weights
-    assert one.merge(pets(sample_weights={"cat/1.png": 1.0})).sample_weights == {}
-    assert pets().merge(pets()).encoder_id == "fake:32-0"
-
-
-def test_merging_keeps_both_histories():
-    merged = pets(history=("one",)).merge(pets(history=("two",)), pets())
-    assert merged.history == ("one", "two", "merged ensembles of 3, 3 and 3 rounds")
-    assert pets().merge() == pets()
-
-
-def test_refuses_to_merge_what_does_not_fit():
-    with pytest.raises(LabelError, match=r"Only one of two.*'cat', 'lynx'"):
-        pets().merge(pets().rename_class("cat", "lynx"))
-    with pytest.raises(SettingError, match=r"one temperature; got 1.0 and 2.0"):
-        pets().merge(pets(temperature=2.0))
 
 
 @given(ensembles())
@@ -142,7 +94,7 @@ def test_removing_can_be_for_one_class():
 def test_removing_refuses_to_empty_a_bank():
     with pytest.raises(PoolError, match=r'in rounds\[1\]\.banks\["cat"\]\. Put another.*replace'):
         pets().remove("a cat.")
-    many = pets().merge(pets(), pets(), pets(), pets())
+    many = dataclasses.replace(pets(), rounds=pets().rounds * 5)
     with pytest.raises(PoolError, match="and 2 more"):
         many.remove("a cat.")
 
@@ -190,28 +142,6 @@ def test_renaming_changes_the_label_only():
     assert pets().rename_class("dog", "dog") == pets()
 
 
-def test_renaming_in_prompts_changes_whole_words_of_that_class():
-    banks = {
-        "cat": {"a cat, a category": 1, "cat's cat": 1, "a feline": 2, "Cat": 1},
-        "dog": {"not a cat": 1},
-    }
-    ensemble = PromptEnsemble(("cat", "dog"), (Round("{}", banks, 0, 0),))
-    edited = ensemble.rename_class("cat", r"\1 lynx", in_prompts=True)
-    assert edited.rounds[0].banks == {
-        r"\1 lynx": {r"a \1 lynx, a category": 1, r"\1 lynx's \1 lynx": 1, "a feline": 2, "Cat": 1},
-        "dog": {"not a cat": 1},
-    }
-    assert edited.history == (r"renamed cat to \1 lynx, also in its prompts",)
-
-
-def test_renaming_in_prompts_adds_up_what_becomes_the_same():
-    banks = {"cat": {"a cat": 1, "a lynx": 2}, "dog": {"a dog": 1}}
-    ensemble = PromptEnsemble(("cat", "dog"), (Round("{}", banks, 0, 0),))
-    assert ensemble.rename_class("cat", "lynx", in_prompts=True).rounds[0].banks["lynx"] == {
-        "a lynx": 3
-    }
-
-
 def test_renaming_refuses_a_name_that_is_taken_or_blank():
     with pytest.raises(LabelError, match="a class 'dog' already"):
         pets().rename_class("cat", "dog")
@@ -241,8 +171,7 @@ def test_dropping_refuses_to_leave_one_class():
 @PATIENT
 def test_edits_leave_the_original_alone(ensemble):
     before = ensemble.to_json()
-    ensemble.rename_class("cat", "lynx", in_prompts=True).drop_class("dog").truncate(1)
-    ensemble.merge(ensemble)
+    ensemble.rename_class("cat", "lynx").drop_class("dog").truncate(1)
     ensemble.replace(ensemble.texts()[0], "x")
     assert ensemble.to_json() == before
 
@@ -313,14 +242,10 @@ def test_additions_that_cannot_be(edit, error, message):
         edit(pets())
 
 
-def test_merged_texts_keep_the_encoders_that_all_were_learned_on():
+def test_edits_keep_further_encoders():
     def learned(scale, other="b"):
         return pets(encoder_id="a", further_encoders=(EncoderRecord(other, "print", scale, 10.0),))
 
-    merged = learned(30.0).merge(learned(20.0))
-    assert [item.id for item in merged.encoders] == ["a", "b"]
-    assert merged.further_encoders[0].logit_scale == 20.0  # of the least sure
-    assert learned(30.0).merge(learned(20.0, "c")).further_encoders == ()
     assert (
         learned(30.0).add("cat", "a cat asleep").further_encoders == learned(30.0).further_encoders
     )
@@ -336,3 +261,57 @@ def test_no_edit_makes_a_text_that_no_file_can_hold():
         ensemble.add("cat", "a pet", copies=2**63)
     with pytest.raises(PoolError, match="copies is too large"):
         most.add("cat", "a pet")
+
+
+#: Edits of one kind on a class, whose sentences are drawn from a few.
+STEP = st.tuples(
+    st.sampled_from(["add", "add-class", "remove", "replace", "weight", "rename", "drop", "file"]),
+    st.sampled_from(["cat", "dog", "owl"]),
+    st.sampled_from(["a red cat", "a cat.", "s1", "s2", "s3"]),
+    st.sampled_from(["s1", "s2", "s3"]),
+)
+
+
+def edited(ensemble, pins, kind, name, sentence, other):
+    """Edit an ensemble, and a set of its (class, sentence) pins as one would by hand."""
+    if kind == "add":
+        return ensemble.add(name, sentence), pins | {(name, sentence)}
+    if kind == "add-class":
+        return ensemble.add_class(name, [sentence, other]), pins | {(name, sentence), (name, other)}
+    if kind == "remove":
+        return ensemble.remove(sentence, name), pins - {(name, sentence)}
+    if kind == "replace":
+        pins = (pins - {(name, sentence)}) | {(name, other)}
+        return ensemble.replace(sentence, other, name), pins
+    if kind == "weight":
+        return ensemble.weight(name, sentence, 0.3), pins
+    if kind == "rename":
+        pins = {("owl" if name == n else n, text) for n, text in pins}
+        return ensemble.rename_class(name, "owl"), pins
+    if kind == "drop":
+        return ensemble.drop_class(name), {(n, text) for n, text in pins if n != name}
+    return type(ensemble).from_json(ensemble.to_json()), pins
+
+
+@given(st.lists(STEP, max_size=12))
+@PATIENT
+def test_sentences_that_people_added_are_pinned_until_they_are_removed(steps):
+    ensemble, pins = pets(), set()
+    for step in steps:
+        with contextlib.suppress(InputError):  # such as a class that is not there
+            ensemble, pins = edited(ensemble, pins, *step)
+        assert {(name, text) for name, ts in ensemble.pinned.items() for text in ts} == pins
+        assert all(text in ensemble.prompts(name) for name, text in pins)
+
+
+def test_files_without_pins_are_as_before_and_faulty_pins_are_refused():
+    assert "pinned" not in pets().to_json()
+    assert "pinned" not in pets().add("cat", "s1").remove("s1", "cat").to_json()
+    text = pets().add("cat", "s1").to_json()
+    for old, new, message in [
+        ('"cat": [', '"cow": [', "There is no class 'cow'"),
+        ('   "s1"\n  ]', "   7\n  ]", r'pinned\["cat"\]: must be a string'),
+    ]:
+        assert text.count(old) == 1
+        with pytest.raises(FileFormatError, match=message):
+            PromptEnsemble.from_json(text.replace(old, new))

@@ -1,6 +1,8 @@
 """An explanation adds up to the margin, and what it says would change the answer does."""
 
 import json
+import re
+from dataclasses import replace
 
 import hypothesis.strategies as st
 import numpy as np
@@ -10,6 +12,7 @@ from hypothesis import given
 from promptboost.boosting.residual import Residual
 from promptboost.errors import LabelError, SettingError
 from promptboost.model import PromptClassifier, PromptEnsemble, Round
+from promptboost.model.prediction import Explanation
 from promptboost.model.scores import SentenceScores
 from tests.model.ensembles import PATIENT, ensembles
 
@@ -36,7 +39,7 @@ def classifier_of(ensemble, seed=0, residual=True):
     head = ensemble.embed(vectors)
     if residual:
         V = np.random.default_rng(seed + 2).standard_normal(head.weights.shape)
-        head = head.with_residual(Residual(V, text_scale=7.0, penalty=1.0))
+        head = head.with_residual(Residual(V, text_scale=7.0))
     return PromptClassifier(ensemble, vectors, head)
 
 
@@ -59,13 +62,55 @@ def test_parts_add_up_to_the_margin(ensemble, seed, residual):
         names = list(ensemble.class_names)
         difference = logit[names.index(why.answer)] - logit[names.index(why.against)]
         assert why.margin == pytest.approx(difference, abs=2e-6 * max(factor, 1))
-        assert why.answer == answer or abs(why.margin) < 2e-6 * max(factor, 1)
+        assert why.answer.rstrip("\0") == answer or abs(why.margin) < 2e-6 * max(factor, 1)
         assert {item.class_name for item in why.contributions} == {why.answer, why.against}
         sizes = [abs(part) for part in parts]
         assert sizes == sorted(sizes, reverse=True)
-        record = json.loads(json.dumps(why.record()))
-        total = sum(item["value"] for item in record["contributions"]) + record["residual"]
-        assert total == pytest.approx(record["margin"], abs=1e-5)
+        assert Explanation.from_record(json.loads(json.dumps(why.record()))).groups == why.groups
+
+
+@PATIENT
+@given(ensembles(temperature=0.5), st.integers(0, 99), st.booleans(), st.none() | st.integers(1, 9))
+def test_groups_add_up_to_the_margin_with_few_terms(ensemble, seed, residual, most):
+    for why in classifier_of(ensemble, seed, residual).explain(images(seed=seed)):
+        few = Explanation.from_record(why.record(most))
+        terms = [value for group in few.groups for value, _ in group.terms]
+        tolerance = 1e-9 * max(map(abs, (why.margin, why.residual, *terms, 1)))
+        for values in (terms, [group.value for group in few.groups]):
+            assert sum(values) == pytest.approx(why.margin, abs=tolerance)
+        titles = [group.title for group in few.groups]
+        assert titles[:2] == [f"Like {why.answer}", f"Unlike {why.against}"]
+        assert len(titles) == 2 + bool(why.residual)
+        shown = [term for term in few.contributions if term.prompt]
+        assert len(shown) + bool(why.residual) <= max(most or 99, bool(why.residual))
+        assert sum(term.count for term in few.contributions) == len(why.contributions)
+        smallest = min((abs(term.value) for term in shown), default=np.inf)
+        hidden = [term for term in why.contributions if term not in shown]
+        assert all(abs(term.value) <= smallest for term in hidden)
+        assert few.folded(most).groups == few.groups
+        middle = np.mean(
+            [sum(t.weight * t.cosine for t in g.contributions) for g in why.groups[:2]]
+        )
+        for term in few.contributions:  # those that are summed up, too
+            fits_better = term.cosine > middle
+            if abs(term.value) > tolerance:
+                assert (term.value > 0) == (fits_better == (term.class_name == why.answer))
+
+
+def test_six_terms_are_printed_and_all_on_demand():
+    banks = {name: {f"{name} {k}": 1 for k in range(5)} for name in ("cat", "dog")}
+    ensemble = PromptEnsemble(tuple(banks), (Round("a {}", banks, 0.0, 0.0),))
+    (why,) = classifier_of(ensemble).explain(images(1))
+    why = replace(why, removals=())
+    for show in (why.text, why.html):
+        few, everything = show(), show(None)
+        assert sum(few.count(text) for text in ensemble.texts()) == 5  # and the residual
+        assert sum(everything.count(text) for text in ensemble.texts()) == 10
+        assert all(few.count(word) == 1 for word in ("Like ", "Unlike ", "Residual", why.reading))
+        assert "more" not in everything
+    assert str(why) == why.text()
+    assert f"{why.answer} ({100 * why.probability:.0f}%) rather than {why.against}" in str(why)
+    assert sum(int(number) for number in re.findall(r"(\d) more", str(why))) == 5
 
 
 @PATIENT
@@ -135,7 +180,7 @@ def test_scores_answer_as_the_head_does_before_and_after_an_edit(ensemble, seed,
         head = text.embed(vectors)
         if residual:
             V = classifier.head.residual
-            head = head.with_residual(Residual(V, text_scale=7.0, penalty=1.0))
+            head = head.with_residual(Residual(V, text_scale=7.0))
         logits = scores.logits(text)
         chances = np.exp(logits - logits.max(axis=1, keepdims=True))
         chances /= chances.sum(axis=1, keepdims=True)

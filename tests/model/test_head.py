@@ -145,7 +145,7 @@ def test_in_double_precision_a_row_alone_has_the_answer_it_has_among_others():
     head = Head(tuple("abc"), text, residual=residual, text_scale=7.0)
     alone = np.concatenate([head.predict_proba(row[None]) for row in X])
     np.testing.assert_allclose(head.predict_proba(X), alone, rtol=1e-13)
-    single = Head(tuple("abc"), np.float32(text), residual=residual, text_scale=7.0)
+    single = Head(tuple("abc"), np.float32(text), residual=np.float32(residual), text_scale=7.0)
     assert (head.matrix.dtype, single.matrix.dtype) == (np.float64, np.float32)
     np.testing.assert_allclose(single.predict_proba(X), alone, atol=1e-5)
 

@@ -49,7 +49,7 @@ def test_it_is_short():
 
 def test_parts_are_those_of_the_score():
     words = "".join(read(ensemble(3, 4)._repr_html_()).text)
-    assert words.count("25.0 %") == 12
+    assert words.count("25.0%") == 12
 
 
 def test_strangers_words_stay_words():

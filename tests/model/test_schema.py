@@ -43,8 +43,9 @@ def test_knows_its_limits(change):
 
 
 def test_describes_every_field_that_is_written():
-    record = json.loads(pets().to_json(sample_weights=True))
+    record = json.loads(pets().add("cat", "a pet").to_json(sample_weights=True))
     schema = json_schema()
+    jsonschema.validate(record, schema)
     assert set(record) == set(schema["properties"])
     assert set(record["rounds"][0]) == set(schema["$defs"]["round"]["properties"])
 
@@ -108,7 +109,7 @@ def test_what_is_wrong_with_further_encoders_is_said(change, message):
 
 def test_there_are_two_versions():
     assert json_schema(2)["title"] == "promptboost ensemble, version 2"
-    with pytest.raises(SettingError, match="there are 1, 2"):
+    with pytest.raises(SettingError, match="there are 1 and 2"):
         json_schema(3)
     with pytest.raises(SettingError, match="encoder_id: is missing"):
         pets(encoder_id=None, further_encoders=(EncoderRecord("b"),))

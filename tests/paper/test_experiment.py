@@ -7,9 +7,9 @@ import shutil
 import pytest
 from PIL import Image
 
+from promptboost.compare.cell_worker import code_of
 from promptboost.compare.cells import CompareRequest, ResultLog
 from promptboost.compare.compare import compare
-from promptboost.compare.method_code import code_of
 from promptboost.config import FitConfig
 from promptboost.data.benchmarks import BENCHMARKS
 from promptboost.distributed.engine import Placement, Share
@@ -87,8 +87,8 @@ def test_parts_are_merged_only_when_all_are_there(task):
     request = asked(task, methods=("zero-shot", "tpb?rounds=1"), shots=(1,), seeds=(1, 2))
     plan = chosen(find_plan("pez-failure"), request.choice)
 
-    def run(**place):
-        return PlanRunner(request, place=Placement(**place)).run(plan)
+    def run(**placement):
+        return PlanRunner(request, placement=Placement(**placement)).run(plan)
 
     run(share=Share(0, 2))
     with pytest.raises(RunError, match=r"of \d+ cells are not in .* yet"):
@@ -290,14 +290,14 @@ def test_two_classes_are_shown_round_by_round(task):
     request = asked(task, methods=("tpb",))
     sheet = ran(request, "consecutive-rounds")
     (line,) = sheet.measured.lines.values()
-    picture = line["picture"]
-    assert line["classes"] == "+".join(picture["classes"])
-    assert len(picture["classes"]) == 2
-    assert len(picture["rounds"]) == 3
-    assert [image["label"] for image in picture["images"]] == sorted(picture["classes"] * 2)
+    scene = line["scene"]
+    assert line["classes"] == "+".join(scene["classes"])
+    assert len(scene["classes"]) == 2
+    assert len(scene["rounds"]) == 3
+    assert [image["label"] for image in scene["images"]] == sorted(scene["classes"] * 2)
     drawn = write_sheet(sheet, request)[-1].read_text(encoding="utf-8")
     assert drawn.count("<image") == 4 * 3
-    assert json.loads(json.dumps(picture)) == picture
+    assert json.loads(json.dumps(scene)) == scene
 
 
 def test_the_methods_of_these_tests_are_all_that_need_no_gradients():
@@ -323,7 +323,7 @@ def test_a_full_graphics_card_is_a_reason(task, monkeypatch):
     def full(*_args, **_options):
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr(room, "carried", full)
+    monkeypatch.setattr(room, "transferred", full)
     measured = ran(asked(task, methods=("zero-shot", "tpb?rounds=2")), "pez-failure").measured
     assert set(measured.reasons.values()) == {f"the device has too little memory for {TARGET}"}
     assert {key[4] for key in measured.reasons} == {TARGET}
@@ -347,7 +347,7 @@ def test_a_whole_benchmark_stands_beside_the_papers_numbers(tmp_path, monkeypatc
         transfers=(),
         views=4,
     )
-    needs = find_needs([chosen(find_plan("main"), request.choice)], request, probe=False)
+    needs = find_needs([chosen(find_plan("main"), request.choice)], request)
     assert needs.data[0].prompts == 2 * 2
     assert needs.encoders[0].texts == 2 * 2
     sheet = ran(request, "main")

@@ -7,7 +7,7 @@ from promptboost.pool import TEMPLATES, build_pool
 def test_our_templates_are_the_default():
     pool = build_pool(["owl", "bat"])
     assert pool.templates == TEMPLATES
-    assert len(pool.texts("bat")) == 80
+    assert len(pool.texts("bat")) == 16
     assert pool.missing == pool.unused == ()
 
 
@@ -53,15 +53,6 @@ def test_bad_class_names_are_named(class_names, message):
             PoolError,
             "needs templates",
         ),
-        (
-            {
-                "concatenate": "one",
-                "concatenation_template": "a photo",
-                "descriptions": {"owl": ["eyes"]},
-            },
-            PoolError,
-            "has 0 times",
-        ),
         ({"source": "\x1b"}, PoolError, "source contains the control character"),
     ],
 )
@@ -99,26 +90,8 @@ def test_several_sources_come_one_after_the_other():
 
 
 @pytest.mark.parametrize(
-    ("sources", "counts", "missing"),
-    [
-        (("CuPL",), {"template": 2, "CuPL": 2}, ("bat",)),
-        (("DCLIP",), {"template": 2, "DCLIP": 3}, ()),
-        (("DCLIP", "CuPL"), {"template": 2, "DCLIP": 3, "CuPL": 1}, ()),
-        (None, {"template": 2, "CuPL": 2, "DCLIP": 2}, ()),
-        ((), {"template": 2}, ("owl", "bat")),
-    ],
-)
-def test_ablation_pools_are_one_argument(sources, counts, missing):
-    pool = build_pool(["owl", "bat"], templates=["a {}."], descriptions=FILES, sources=sources)
-    assert pool.prompts_by_source == counts
-    assert pool.missing == missing
-
-
-@pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"sources": ("CuPL", "AWT")}, SettingError, "no source 'AWT'; there is CuPL, DCLIP"),
-        ({"sources": "CuPL"}, SettingError, r"not one string: \['CuPL'\]"),
         ({"descriptions": {**FILES, "owl": ["eyes"]}}, PoolError, "mix sources and classes"),
         ({"descriptions": {"concat": FILES["CuPL"]}}, PoolError, "cannot be called 'concat'"),
         ({"descriptions": {"x": {}, " x": {}}}, PoolError, "two sources are called 'x'"),

@@ -1,14 +1,14 @@
 import dataclasses
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from promptboost.errors import PoolError, SettingError
-from promptboost.pool import PromptPool, build_pool
-from promptboost.pool.pool import Prompt, deduplicate, from_sources, union
+from promptboost.errors import PoolError
+from promptboost.pool import build_pool
+from promptboost.pool.pool import ClassPrompts, Prompt, of_sources, sentence_sources, union
 from promptboost.pool.text import text_key
-from tests.pool.pool_strategies import NAMES, content, pools
+from tests.pool.pool_strategies import content, pools
 
 
 def keys(pool, name):
@@ -60,76 +60,54 @@ def test_names_that_no_prompt_tells_apart_do_not_meet():
 
 @given(pools(), st.data())
 def test_choosing_sources_keeps_their_prompts_in_order(pool, data):
-    known = dict.fromkeys(
-        source
-        for name in pool.class_names
-        for prompt in pool.prompts(name)
-        for source in (prompt.source, prompt.origin)
-        if source
-    )
-    assert content(from_sources(pool, list(known))) == content(pool)
-    chosen = {"template", *data.draw(st.sets(st.sampled_from(list(known))))}
-    some = from_sources(pool, chosen)
-    assert content(from_sources(some, [s for s in chosen if has(some, s)])) == content(some)
-    for name in pool.class_names:
-        assert list(some.prompts(name)) == [
-            prompt for prompt in pool.prompts(name) if {prompt.source, prompt.origin} & chosen
+    known = sentence_sources(pool)
+    assume(known)
+    assert content(of_sources(pool, ",".join(known))) == content(pool)
+    chosen = data.draw(st.sets(st.sampled_from(known), min_size=1))
+    expected = {
+        name: [
+            prompt
+            for prompt in pool.prompts(name)
+            if {prompt.source, prompt.origin} & {"template", *chosen}
         ]
+        for name in pool.class_names
+    }
+    assume(all(expected.values()))
+    some = of_sources(pool, ",".join(chosen))
+    assert {name: list(some.prompts(name)) for name in some.class_names} == expected
+    assert some.templates == pool.templates
+    assert content(of_sources(some, ",".join(sentence_sources(some)))) == content(some)
     eager = dataclasses.replace(
         pool, prompts_by_class=tuple(tuple(own) for own in pool.prompts_by_class)
     )
-    assert content(from_sources(eager, chosen)) == content(some)
-
-
-def test_prompts_written_by_hand_come_from_their_sources_too():
-    own = (Prompt("Owl! eyes", "concat", "a {}", "eyes", "mine"), Prompt("Owl!", "theirs"))
-    pool = PromptPool(("owl",), (), (own,))
-    assert list(from_sources(pool, ["mine"]).prompts("owl")) == [own[0]]
-    assert list(from_sources(pool, ["concat"]).prompts("owl")) == [own[0]]
-    assert list(from_sources(pool, ["theirs"]).prompts("owl")) == [own[1]]
-
-
-def has(pool, source):
-    return any(
-        source in (prompt.source, prompt.origin)
-        for name in pool.class_names
-        for prompt in pool.prompts(name)
-    )
+    assert content(of_sources(eager, ",".join(chosen))) == content(some)
 
 
 def test_sources_that_leave_nothing_are_refused():
     pool = build_pool(
-        ["owl", "bat"], descriptions={"CuPL": {"owl": ["eyes"]}, "AWT": {"bat": ["wings"]}}
+        ["owl", "bat"],
+        templates=[],
+        descriptions={"CuPL": {"owl": ["eyes"]}, "AWT": {"owl": ["ears"], "bat": ["wings"]}},
     )
-    with pytest.raises(PoolError, match=r"'bat' has no prompts from CuPL.*\(template, CuPL, AWT\)"):
-        from_sources(pool, ["CuPL"])
-    with pytest.raises(SettingError, match="no source 'DCLIP'; it has template, CuPL, AWT"):
-        from_sources(pool, ["template", "DCLIP"])
-    with pytest.raises(SettingError, match=r"not one string: \['CuPL'\]"):
-        from_sources(pool, "CuPL")
+    with pytest.raises(PoolError, match=r"'bat' has no prompts from CuPL.*\(CuPL, AWT\)"):
+        of_sources(pool, "CuPL")
 
 
 texts = st.sampled_from(["eyes", " EYES", "ey es", "beak", "Beak", "a beak", "A\tbeak"])
 prompts = st.builds(Prompt, texts, st.sampled_from(["mine", "theirs"]))
 
 
-@given(st.lists(st.lists(prompts, min_size=1).map(tuple), min_size=4, max_size=4))
-def test_the_first_of_repeats_stays_and_the_others_are_counted(by_class):
-    pool = PromptPool(NAMES, (), tuple(by_class))
-    less, dropped = deduplicate(pool)
-    for name, own in zip(NAMES, by_class, strict=True):
-        first = {}
-        for prompt in own:
-            first.setdefault(text_key(prompt.text), prompt)
-        assert list(less.prompts(name)) == list(first.values())
-    assert dropped == sum(map(len, by_class)) - sum(map(len, less.prompts_by_class))
-    again, none = deduplicate(less)
-    assert content(again) == content(less)
-    assert none == 0
+@given(st.lists(prompts, min_size=1))
+def test_the_first_of_repeats_stays(repeated):
+    distinct = ClassPrompts("owl", repeated).distinct()
+    first = {}
+    for prompt in repeated:
+        first.setdefault(text_key(prompt.text), prompt)
+    assert list(distinct) == list(first.values())
+    assert list(distinct.distinct()) == list(distinct)
 
 
 @given(pools())
 def test_built_pools_have_no_repeats(pool):
-    less, dropped = deduplicate(pool)
-    assert dropped == 0
-    assert content(less) == content(pool)
+    for prompts in pool.prompts_by_class:
+        assert list(prompts.distinct()) == list(prompts)

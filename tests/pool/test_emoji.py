@@ -7,8 +7,9 @@ from importlib import resources
 import pytest
 
 from promptboost.pool import build_pool
-from promptboost.pool.readers import emoji_descriptions, read_descriptions
+from promptboost.pool.readers import emoji_descriptions
 from promptboost.pool.text import text_key
+from tests.pool.reader_tools import read_sentences
 
 CLASSES = [
     "bird",
@@ -81,7 +82,7 @@ def test_the_file_is_what_a_user_would_write(tmp_path):
     content = (resources.files("promptboost.pool") / "data" / "emoji.json").read_bytes()
     mine = tmp_path / "mine.json"
     mine.write_bytes(content)
-    assert read_descriptions(mine) == SENTENCES == json.loads(content)
+    assert read_sentences(mine) == SENTENCES == json.loads(content)
 
 
 def test_the_pool_of_the_demo():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from promptboost.errors import PoolError
 from promptboost.pool import build_pool, fill
 from promptboost.pool.pool import ClassPrompts, Prompt, words_fingerprint
+from promptboost.pool.templates import PLAIN_TEMPLATE
 from promptboost.pool.text import text_key
 
 words = st.sampled_from(["owl", "Owl", "red", "RED", "a", "the", "tail", "wing"])
@@ -57,9 +58,8 @@ def test_the_first_of_equal_prompts_is_kept_and_none_is_lost(names, texts, templ
         templates=["a {}", *templates],
         descriptions=dict.fromkeys(names, texts),
         concatenate=concatenate,
-        concatenation_template="one {}:",
     )
-    joining = {"none": (), "one": ("one {}:",), "all": pool.templates}[concatenate]
+    joining = {"none": (), "one": (PLAIN_TEMPLATE,), "all": pool.templates}[concatenate]
     clean_texts = [" ".join(text.split()) for text in texts]
     for name in names:
         expected = [fill(template, name) for template in pool.templates] + clean_texts
@@ -90,10 +90,10 @@ def test_template_texts_are_aligned_across_classes(pool):
 
 
 def test_template_texts_stay_aligned_where_two_templates_meet():
-    pool = build_pool(["apple", "pear"], templates=["a {}", "an {}"])
-    assert pool.template_texts() == [["an apple", "an apple"], ["a pear", "an pear"]]
-    assert pool.texts("apple") == ["an apple"]
-    assert pool.texts("pear") == ["a pear", "an pear"]
+    pool = build_pool(["pear", "rice"], templates=["a {}", "{}"])
+    assert pool.template_texts() == [["a pear", "pear"], ["rice", "rice"]]
+    assert pool.texts("pear") == ("a pear", "pear")
+    assert pool.texts("rice") == ("rice",)
 
 
 @given(pools(), st.data())
@@ -266,7 +266,12 @@ def test_a_million_prompts_take_little_room():
     sentences = {f"kind {k}": [f"look {k} {s}" for s in range(125)] for k in range(100)}
     tracemalloc.start()
     try:
-        pool = build_pool(list(sentences), descriptions=sentences, concatenate="all")
+        pool = build_pool(
+            list(sentences),
+            templates=[f"a photo of a {{}}, number {n}." for n in range(80)],
+            descriptions=sentences,
+            concatenate="all",
+        )
         assert sum(map(len, pool.prompts_by_class)) == 100 * (80 + 125 + 80 * 125)
         characters = sum(len(text) for name in pool.class_names for text in pool.texts(name))
         assert characters > 30_000_000
@@ -281,9 +286,9 @@ def test_a_million_prompts_take_little_room():
 def test_long_texts_are_shown_short():
     pool = build_pool(["owl"])
     assert repr(pool.texts("owl")) == (
-        "<80 texts, from 'a photo of an owl.' to 'a miniature figure of an owl.'>"
+        "<16 texts, from 'a photo of an owl.' to 'an owl by the water.'>"
     )
-    assert repr(pool.prompts("owl")) == "<80 prompts>"
+    assert repr(pool.prompts("owl")) == "<16 prompts>"
 
 
 # --- embedding ----------------------------------------------------------------------------------

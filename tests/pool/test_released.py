@@ -12,9 +12,10 @@ from promptboost.data.benchmarks import read_split
 from promptboost.pool import read_pool
 from promptboost.pool.lint import lint
 from promptboost.pool.names import read_class_names, read_synonyms
-from promptboost.pool.readers import read_source, read_sources
+from promptboost.pool.readers import read_sources
 from promptboost.pool.sources import join_sentences, match_classes
 from tests.beside import POOLS, needs_beside
+from tests.pool.reader_tools import read_source
 
 pytestmark = needs_beside
 
@@ -200,8 +201,9 @@ def test_the_traps_are_found():
     assert codes("fgvc_aircraft", cupl("airplane")[0])["PP014"]  # tags and lists
     assert "bombay: “.”" in codes("oxford_pets", cupl("pet", "pets")[1])["PP018"]
     assert "Apply Eye Makeup: “1.”" in codes("ucf101", cupl("ucf")[1])["PP018"]
-    invisible = codes("sun397", cupl("sun")[0])["PP014"]
-    assert any(r"\u200b" in detail for detail in invisible)
+    assert "\\u200b" in (POOLS / cupl("sun")[0]).read_text()  # removed by the reader
+    sentences = read_source(POOLS / cupl("sun")[0]).sentences
+    assert not any("\u200b" in text for texts in sentences.values() for text in texts)
 
 
 def test_how_the_traps_are_met():
@@ -243,9 +245,9 @@ def test_ablation_pools_of_pets_are_one_argument():
         sources: sum(read_pool(folder, names, sources=sources).prompts_by_source.values())
         for sources in (("cupl",), ("cupl", "dclip"), ("proapo",))
     }
-    assert counts == {("cupl",): 4728, ("cupl", "dclip"): 4974, ("proapo",): 8166}
+    assert counts == {("cupl",): 2360, ("cupl", "dclip"): 2606, ("proapo",): 5798}
     large = read_pool(folder, names, concatenate="all")
-    assert large.prompts_by_source["concat"] == 416_480
+    assert large.prompts_by_source["concat"] == 16 * 5206
 
 
 @pytest.mark.parametrize("file", FILES["oxford_pets"])

@@ -127,7 +127,7 @@ def test_a_saved_pool_without_a_class_is_refused(tmp_path):
     with pytest.raises(PoolError, match=r"no prompts for the class 'elk' and 1 more; it has 'Bat'"):
         read_pool(saved(tmp_path), [*NAMES, "elk", "cow"])
     assert read_pool(saved(tmp_path), ["bat"]).unused == ("Barn Owl",)
-    with pytest.raises(SettingError, match="has templates and concatenations"):
+    with pytest.raises(SettingError, match="has templates, concatenations and phrases"):
         read_pool(saved(tmp_path), NAMES, concatenate="one")
 
 

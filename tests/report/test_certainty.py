@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from promptboost.baselines.measures import MethodResult
+from promptboost.baselines import MethodResult
 from promptboost.report import write_card, write_report
-from promptboost.report.figures import wilson
-from promptboost.report.svg import Point, coverage_plot, reliability_plot
+from promptboost.report.svg import Point, coverage_plot, reliability_plot, wilson
 from tests.report.page_tools import Page
 from tests.report.run_tools import with_probabilities, without_held_out, write_run
 
@@ -37,7 +36,7 @@ def run(fit, metrics, tmp_path):
 
 
 def percent_of(share):
-    return "–" if share is None else f"{100 * share:.1f} %"
+    return "–" if share is None else f"{100 * share:.1f}%"
 
 
 def test_the_page_has_coverage_for_what_answers_and_for_the_text_alone(run, methods):

@@ -139,6 +139,24 @@ def test_figures_of_another_text(run, record):
     assert next(rule for rule in RULES if rule.code == "PB008").severity == "issue"
 
 
+def test_uneven_classes(run, record):
+    assert answers(run)["PB017"].outcome == "fine"
+    sizes = dict.fromkeys(record["task"]["class_sizes"], 6)
+    first, second, third, *_ = sizes
+    record["task"]["class_sizes"] = sizes | {first: 2}
+    assert answers(run, record)["PB017"].summary == "Classes have 2 to 6 training images."
+    # Classes without any image are predicted by their sentences, and are not called small.
+    record["task"]["class_sizes"] = sizes | {first: 1, second: 7, third: 0}
+    answer = answers(run, record)["PB017"]
+    assert answer.outcome == "found"
+    assert answer.summary == (
+        f"The smallest class, {first}, has 1 training image, the largest, {second}, has 7."
+    )
+    assert answer.details == (f"{first}: 1 image",)
+    record["task"]["class_sizes"] = None
+    assert answers(run, record)["PB017"].outcome == "not applicable"
+
+
 def test_fewer_shots(run, record):
     assert answers(run, record)["PB010"].outcome == "fine"
     record["task"]["learn_images"] -= 1
@@ -170,8 +188,8 @@ def test_after_one_round_labels_are_suspected_by_what_is_not_recognized(run, rec
     boosted = next(row for row in record["methods"] if row["name"] == "promptboost")
     record["hardest"], boosted["learn_accuracy"] = [right, wrong], 0.9
     answer = answers(run, record, one)["PB012"]
-    assert answer.details == ("b: labeled cat, taken for dog",)
-    assert answer.summary == "1 of the 2 hardest learning images: taken for another class."
+    assert answer.details == ("b: labeled cat, predicted dog",)
+    assert answer.summary == "1 of the 2 hardest training images: predicted wrongly."
     boosted["learn_accuracy"] = 0.6
     assert answers(run, record, one)["PB012"].outcome == "not applicable"
     record["hardest"], boosted["learn_accuracy"] = [right], 1.0
@@ -184,7 +202,7 @@ def test_checks_of_rounds_make_sense_for_one(run):
     assert found["PB013"].outcome == "not applicable"
     assert "one round" in found["PB013"].summary
     said = found["PB023"].summary.replace("\u202f", " ")
-    assert said.endswith("20.0 % with the template alone, 10.0 % with the chosen prompts.")
+    assert said.endswith("20.0% with the template alone, 10.0% with the chosen prompts.")
     assert answers(run, ensemble=tell([weak(0.2, 0.2)]))["PB023"].outcome == "found"
 
 
@@ -235,3 +253,20 @@ def test_pool_of_little_use(run):
     idle, good = weak(error=0.2), weak()
     assert answers(run, ensemble=tell([idle, idle, good]))["PB023"].outcome == "found"
     assert answers(run, ensemble=tell([idle, good]))["PB023"].outcome == "fine"
+
+
+def test_content_of_descriptions(run, record):
+    record["controls"] = None
+    assert answers(run, record)["PB024"].outcome == "not applicable"
+    controls = {"text": 0.5, "swapped": 0.25, "random_words": 0.375, "gain": 0.125}
+    answer = answers(run, record | {"controls": controls})["PB024"]
+    assert answer.outcome == "fine"
+    assert answer.summary.replace("\u202f", " ") == (
+        "50.0% by the text; refitted with descriptions of other classes 25.0%, with random words 37.5%: "
+        "12.5 points come from what the descriptions say."
+    )
+    controls |= {"random_words": 0.5, "gain": 0.0}
+    assert answers(run, record | {"controls": controls})["PB024"].outcome == "found"
+    assert answers(run, without_held_out(record) | {"controls": controls})[
+        "PB024"
+    ].summary.endswith("(training images).")

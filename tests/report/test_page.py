@@ -5,9 +5,9 @@ import time
 
 import pytest
 
+from promptboost.errors import percent
 from promptboost.report import write_report
-from promptboost.report.figures import rows_per_class
-from promptboost.report.svg import percent
+from promptboost.report.page import BANKS_OPEN, rows_per_class
 from tests.report.odd_runs import HOSTILE, hostile_run, many_run
 from tests.report.page_tools import Page
 from tests.report.run_tools import thumbnails_for, without_held_out, write_run
@@ -16,10 +16,6 @@ from tests.report.run_tools import thumbnails_for, without_held_out, write_run
 @pytest.fixture(scope="module")
 def page(emoji_run):
     return Page(write_report(emoji_run).read_text(encoding="utf-8"))
-
-
-def percent_of(share):
-    return percent(share).replace("\u202f", " ")
 
 
 def method(metrics, name):
@@ -47,20 +43,20 @@ def test_comparison_has_every_method_with_its_accuracy(page, fit):
     text = page.text("comparison")
     for row in fit[1]["methods"]:
         assert row["label"] in text
-        assert percent_of(row["accuracy"]) in text
-        assert percent_of(row["learn_accuracy"]) in text
+        assert percent(row["accuracy"]) in text
+        assert percent(row["learn_accuracy"]) in text
 
 
 def test_headline_is_the_boosted_accuracy_and_its_gain(page, fit):
     zero, boosted = (method(fit[1], name)["accuracy"] for name in ("zero-shot", "promptboost"))
     text = page.text()
-    assert f"{percent_of(boosted)} of 96 held-out images recognized" in text
+    assert f"{percent(boosted)} accuracy on 96 held-out images" in text
     assert f"{100 * (boosted - zero):+.1f} points over zero-shot" in text
 
 
 def test_figures_of_a_text_edited_since_are_said_to_be_so(fit, tmp_path, page):
     ensemble, metrics = fit
-    said = "The text was edited after these figures were measured."
+    said = "The text was edited after it was measured."
     assert said not in page.text()
     assert "edited" not in page.ids
     same = changed(fit, tmp_path, ensemble_fingerprint=ensemble.fingerprint)
@@ -80,7 +76,7 @@ def test_curve_is_drawn_for_wide_and_narrow_screens(page, fit):
     lines = [a for a in page.named("polyline") if len(a["points"].split()) == 12]
     assert len(lines) == 4
     assert "Accuracy on held-out images against rounds" in page.text("curve")
-    assert percent_of(method(fit[1], "logistic")["accuracy"]) in page.text("curve")
+    assert percent(method(fit[1], "logistic")["accuracy"]) in page.text("curve")
 
 
 def test_every_round_has_its_template(page, fit):
@@ -95,18 +91,18 @@ def test_classes_are_sorted_from_least_recognized(page, fit):
     places = [text.index(row["class"]) for row in rows if row["accuracy"] == least]
     best = rows[-1]
     assert max(places) < text.index(best["class"])
-    assert percent_of(best["accuracy"]["zero-shot"]) in text
+    assert percent(best["accuracy"]["zero-shot"]) in text
     assert len([a for a in page.named("svg") if a.get("class") == "dumbbell"]) == len(rows) + 1
 
 
 def test_confusions_and_hardest_show_thumbnails_with_alt_text(page, fit):
     pair = fit[1]["confusions"][0]
-    assert f"{pair['true']} taken for {pair['predicted']}" in page.text("confusions")
+    assert f"{pair['true']} predicted as {pair['predicted']}" in page.text("confusions")
     images = page.named("img")
     assert images
     assert all(a["src"].startswith("data:image/jpeg;base64,") for a in images)
     assert all(a["alt"] for a in images)
-    assert f"{pair['true']} taken for {pair['predicted']}" in {a["alt"] for a in images}
+    assert f"{pair['true']} predicted as {pair['predicted']}" in {a["alt"] for a in images}
     worst = fit[1]["hardest"][0]
     assert worst["image"] in page.text("hardest")
 
@@ -120,9 +116,9 @@ def test_light_images_are_hard_only_if_not_recognized(fit, tmp_path):
     light = {"image": "a.png", "label": "bird", "predicted": "bird", "weight": 1 / 64}
     text = changed(fit, tmp_path, hardest=[light]).text("hardest")
     assert "a.png" not in text
-    assert "The hardest learning images are recognized" in text
+    assert "All training images are predicted correctly" in text
     text = changed(fit, tmp_path, hardest=[light | {"predicted": "fish"}]).text("hardest")
-    assert "0.5 × bird taken for fish a.png" in text
+    assert "0.5 × bird predicted as fish a.png" in text
     lightest = light | {"predicted": "fish", "weight": 1e-9}
     assert "under 0.1 × bird" in changed(fit, tmp_path, hardest=[lightest]).text("hardest")
 
@@ -137,7 +133,7 @@ def test_words_do_not_run_into_each_other(fit, tmp_path):
     }
     run = write_run(tmp_path / "run", fit[0], copy.deepcopy(fit[1]) | {"hardest": [hard]})
     html = write_report(run).read_text(encoding="utf-8")
-    assert '<span class="soft">recognized</span> <span class="soft">· 25' in html
+    assert '<span class="soft">predicted correctly</span> <span class="soft">· text 25' in html
     assert '<td class="num copies one">1</td>' in html  # "1 copy" on a small screen
 
 
@@ -149,7 +145,7 @@ def test_banks_have_prompts_by_weight_with_copies_and_rounds(page, fit):
     rounds = [i for i, r in enumerate(ensemble.rounds, 1) if heaviest in r.banks[name]]
     copies = sum(r.banks[name].get(heaviest, 0) for r in ensemble.rounds)
     row = re.search(
-        rf"{re.escape(percent_of(weight))} {re.escape(heaviest)} {copies} rounds ([\d–, ]+) "
+        rf"{re.escape(heaviest)} {re.escape(percent(weight))} {copies} rounds ([\d–, ]+) "
         rf"{len(rounds)} rounds?, first {rounds[0]}",
         text,
     )
@@ -159,20 +155,56 @@ def test_banks_have_prompts_by_weight_with_copies_and_rounds(page, fit):
     assert shown == sorted(shown)
 
 
-def test_banks_fold_and_only_the_first_is_open(page, fit):
+def test_the_first_banks_are_open(page, fit):
     banks = page.named("details")
-    assert len([a for a in banks if "open" in a]) == 1
+    assert len([a for a in banks if "open" in a]) == min(BANKS_OPEN, len(fit[0].class_names))
     for name in fit[0].class_names:
         assert name in page.text("banks")
+
+
+def test_banks_have_the_effect_of_removal_and_fold_prompts_without_one(page, fit, tmp_path):
+    name = fit[0].class_names[0]
+    heavy, light, *_ = fit[0].prompts(name)
+    effects = [
+        {"class": name, "prompt": heavy, "weight": 0.5, "mended": 1, "broken": 3, "margin": -0.25},
+        {"class": name, "prompt": light, "weight": 0.5, "mended": 2, "broken": 1, "margin": -1.5},
+    ]
+    text = changed(fit, tmp_path, sentences=effects).text("banks")
+    assert re.search(rf"{re.escape(heavy)} [\d.]+% -0\.25 \+2 ", text)
+    assert re.search(
+        rf"1 sentence without measured effect.*{re.escape(light)} [\d.]+% -1\.50 -1 ", text
+    )
+    assert "margin lost" not in page.text("banks")
+
+
+def test_sentences_come_first_with_an_example_image_each(fit, tmp_path):
+    ensemble, metrics = fit
+    name = ensemble.class_names[0]
+    heavy = next(iter(ensemble.prompts(name)))
+    thumbnails = thumbnails_for(metrics)
+    image = next(iter(thumbnails))
+    page = changed(fit, tmp_path, thumbnails=thumbnails, examples={name: {heavy: image}})
+    sections = [a["id"] for a in page.named("section")]
+    assert sections[:3] == ["banks", "comparison", "confusions"]
+    assert sections[-1] == "settings"
+    examples = [a for a in page.named("img") if a["alt"] == f"training image of {name}"]
+    assert [a["src"] for a in examples] == [thumbnails[image]]
+
+
+def test_the_title_is_the_name_of_the_data(fit, tmp_path):
+    task = fit[1]["task"]
+    for data, title in (("photos", "photos"), ("list.csv", "list"), ("dtd:/tmp/x", "dtd")):
+        page = changed(fit, tmp_path, task=task | {"data": data})
+        assert f"{title} · promptboost report" in page.text()
 
 
 def test_transfer_settings_bad_images_and_time(page, fit):
     zero, boosted = (method(fit[1], name)["accuracy"] for name in ("zero-shot", "promptboost"))
     text = page.text("transfer")
     assert "fake:64-1" in text
-    assert "50.0 %" in text
+    assert "50.0%" in text
     assert "–" in text  # the mean of the pool is not known there
-    assert percent_of(0.15 / (boosted - zero)) in text
+    assert percent(0.15 / (boosted - zero)) in text
     text = page.text("settings")
     assert "views_per_round 4" in text
     assert "penalty yes" in text
@@ -184,7 +216,7 @@ def test_transfer_settings_bad_images_and_time(page, fit):
 def test_checks_say_what_to_type(page):
     text = page.text("checks")
     assert "PB011 tip Unreadable images" in text
-    assert "PB021 tip Descriptions of no class" in text
+    assert "PB021 tip Descriptions of unknown classes" in text
     assert "promptboost fit DATA -o NEW_RUN" in text
 
 
@@ -216,7 +248,7 @@ def test_without_held_out_images_it_says_so(fit, tmp_path):
     assert "PB001" in page.ids
     assert "points over zero-shot" not in page.text()
     assert "whisker" not in {a.get("class") for a in page.named("line")}
-    assert percent_of(method(metrics, "promptboost")["learn_accuracy"]) in page.text("comparison")
+    assert percent(method(metrics, "promptboost")["learn_accuracy"]) in page.text("comparison")
 
 
 @pytest.mark.parametrize(("encoder", "said"), [("conse:lite0", True), ("ViT-B-32/openai", False)])
@@ -268,8 +300,8 @@ def test_many_classes_stay_small_and_quick(tmp_path):
     assert time.process_time() - start < 5
     assert file.stat().st_size < 3_000_000
     page = Page(file.read_text(encoding="utf-8"))
-    assert f"At most {rows_per_class(200)} prompts a class are shown" in page.text("banks")
-    assert "45 lighter prompts not shown" in page.text("banks")
+    assert f"at most {rows_per_class(200)} sentences per class are shown" in page.text("banks")
+    assert "45 lighter sentences not shown" in page.text("banks")
     assert "170 more classes" in page.text("classes")
     assert "188 rarer pairs not shown" in page.text("confusions")
 
@@ -286,7 +318,7 @@ def test_a_broken_file_leaves_the_old_report(fit, tmp_path):
 
 
 def test_greedy_rounds_have_a_curve_and_no_certificate(page, fit):
-    assert "Round by round" in page.text("curve")
+    assert "Accuracy per round" in page.text("curve")
     text = page.text("composing")
     assert "greedily, as in the paper" in text
     sizes = [len(fit[0].prompts(name)) for name in fit[0].class_names]
@@ -314,8 +346,8 @@ def test_one_gradient_round_has_a_certificate_and_no_curve(fit, tmp_path):
         "objective 0.432; no weighting of the pool's prompts could lower it by more than 0.012"
         in text
     )
-    assert "chosen by gradient on 32 images" in page.text()
-    assert "Round by round" not in page.text()
+    assert "chosen by gradient on 32 training images" in page.text()
+    assert "Accuracy per round" not in page.text()
     assert not [a for a in page.named("a") if a.get("href") == "#curve"]
     assert "strip" not in page.text("banks")
     assert "1 round" not in page.text("banks")

@@ -58,14 +58,22 @@ def test_no_page_says_where_files_lay(write, run):
     [
         (("schema_version",), 3, "upgrade"),
         (("schema_version",), "1", "schema_version"),
-        (("task",), None, "task: must be an object"),
-        (("task", "classes"), -1, r"task\.classes: must be a whole number"),
+        (("task",), None, r"Expected `object`.* at `\$\.task`"),
+        (("task", "classes"), -1, r"Expected `int` >= 0 - at `\$\.task\.classes`"),
         (("task", "shots"), True, r"task\.shots"),
-        (("methods", 0, "accuracy"), "high", r"methods\[0\]\.accuracy: must be a number"),
+        (
+            ("methods", 0, "accuracy"),
+            "high",
+            r"Expected `float.*got `str` - at `\$\.methods\[0\]\.accuracy`",
+        ),
         (("methods", 0, "accuracy"), float("nan"), r"methods\[0\]\.accuracy"),
-        (("methods",), {}, "methods: must be a list"),
+        (("methods",), {}, r"Expected `array`.* at `\$\.methods`"),
         (("staged", 3, "learn_accuracy"), None, r"staged\[3\]\.learn_accuracy"),
-        (("confusions", 0, "images"), [1], r"confusions\[0\]\.images\[0\]: must be text"),
+        (
+            ("confusions", 0, "images"),
+            [1],
+            r"Expected `str`.* at `\$\.confusions\[0\]\.images\[0\]`",
+        ),
         (("hardest", 0, "weight"), [], r"hardest\[0\]\.weight"),
     ],
 )
@@ -85,7 +93,7 @@ def test_wrong_figure_is_named_with_its_place(place, value, message, fit, tmp_pa
 def test_required_figures(name, fit, tmp_path):
     metrics = {key: value for key, value in fit[1].items() if key != name}
     run = write_run(tmp_path / "run", fit[0], metrics)
-    with pytest.raises(FileFormatError, match=f"{name}: is missing"):
+    with pytest.raises(FileFormatError, match=f"missing required field `{name}`"):
         write_report(run)
 
 

@@ -5,8 +5,17 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from promptboost.report.figures import wilson
-from promptboost.report.svg import Line, Reference, bar, dumbbell, runs, spans, staged_curve, strip
+from promptboost.report.svg import (
+    Line,
+    Reference,
+    bar,
+    dumbbell,
+    runs,
+    spans,
+    staged_curve,
+    strip,
+    wilson,
+)
 from tests.report.page_tools import Page
 
 SHARE = st.floats(0, 1)

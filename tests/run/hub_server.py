@@ -116,6 +116,8 @@ class Hub:
                     "tags": [],
                 },
             )
+        if len(parts) < 4:  # a page for people
+            return answer(handler, {})
         owner, repository, _, wanted, *rest = parts
         found = self.find(f"{owner}/{repository}", wanted)
         content = None if found is None else found[1].get("/".join(rest))

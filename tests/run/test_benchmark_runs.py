@@ -57,5 +57,5 @@ def test_what_is_missing_is_found_before_anything_is_written(textures):
 
 
 def test_a_run_is_not_written_among_the_images(textures):
-    with pytest.raises(RunError, match="taken for a class"):
+    with pytest.raises(RunError, match="read as a class"):
         fit("dtd:data", "data/run")

@@ -1,8 +1,9 @@
+import json
 import sys
 
 import pytest
 
-from promptboost.errors import command_name, place
+from promptboost.errors import command_name, install_command, place
 
 
 @pytest.fixture
@@ -55,3 +56,26 @@ def test_places_within_are_relative(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert place(tmp_path / "a/b") == "a/b"
     assert place(tmp_path.parent / "x") == str(tmp_path.parent / "x")
+
+
+@pytest.mark.parametrize(
+    ("record", "command"),
+    [
+        ({}, "install 'promptboost[serve]'"),
+        ({"url": "https://example.org/x.whl"}, "install 'promptboost[serve]'"),
+        ({"url": "file:///src/my%20clone", "dir_info": {}}, "install '/src/my clone[serve]'"),
+        (
+            {"url": "file:///src/clone", "dir_info": {"editable": True}},
+            "install -e '/src/clone[serve]'",
+        ),
+    ],
+)
+def test_extras_are_installed_from_where_promptboost_came_from(monkeypatch, record, command):
+    from importlib import metadata
+
+    class Installed:
+        def read_text(self, name):
+            return json.dumps(record) if record and name == "direct_url.json" else None
+
+    monkeypatch.setattr(metadata, "distribution", lambda name: Installed())
+    assert install_command("serve").endswith(command)

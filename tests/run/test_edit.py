@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import promptboost
-from promptboost.baselines.measures import accuracy
+from promptboost.baselines import accuracy
 from promptboost.data import Dataset, LabeledImage
 from promptboost.errors import InputError, RunError
 from promptboost.model import PromptEnsemble
@@ -223,7 +223,7 @@ def test_an_edited_run_is_refitted_and_keeps_its_lineage(fitted):
     assert (after.edits, after.parent) == (lineage.edits, lineage.parent)
     # All held-out images are measured on, and that is counted.
     assert (after.looks, after.final_looks) == (lineage.looks + 1, 1)
-    assert [line for line in said if "counted as a look" not in line] == []
+    assert [line for line in said if "counted as a use" not in line] == []
     assert len(said) == 1
     head = promptboost.load(fitted / "a").head
     assert head.class_names == ("ember", "grass", "night", "sea")
@@ -243,6 +243,26 @@ def test_issues_and_transfer_know_classes_by_their_new_names(fitted):
     assert {item.label for item in issues.findings} == {"ember", "grass=green", "sea"}
     moved = transfer_run(fitted / "edited", "fake:32-1")
     assert (moved["images"], moved["note"]) == (12, "")
+
+
+def test_edits_name_the_heads_that_are_left_behind(fitted):
+    transfer_run(fitted / "run", "fake:32-1")
+    for number, change in enumerate(
+        (
+            Change(kind="rename-class", class_name="leaf", to="grass"),
+            Change(kind="drop-class", class_name="night"),
+            Change(kind="add-class", class_name="owl", sentences=("an owl",)),
+        )
+    ):
+        edited = edit_run(fitted / "run", [change], fitted / f"edited-{number}", **quiet())
+        residual, outdated = edited.notes
+        assert "the residual was fitted with the sentences before the edit" in residual
+        assert f"transfer {fitted}/edited-{number} --encoder fake:32-1" in outdated
+        head = promptboost.load(fitted / f"edited-{number}").head
+        has_residual = np.linalg.norm(head.residual, axis=1) > 0
+        assert [n for n, has in zip(head.class_names, has_residual, strict=True) if not has] == (
+            ["owl"] if change.kind == "add-class" else []
+        )
 
 
 def test_a_look_that_the_parent_cannot_count_is_counted_by_the_child(fitted, monkeypatch):

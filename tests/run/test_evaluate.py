@@ -49,5 +49,5 @@ def test_a_split_called_test_is_what_is_measured(fitted):
 
 def test_unknown_classes_are_refused(fitted):
     (fitted / "images/sea").rename(fitted / "images/lake")
-    with pytest.raises(DataError, match="does not know the class 'lake'; it knows ember, leaf"):
+    with pytest.raises(DataError, match="has no class 'lake'; it has ember, leaf"):
         evaluate_run(fitted / "run", str(fitted / "images"))

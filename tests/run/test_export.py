@@ -15,6 +15,7 @@ from safetensors import safe_open
 
 import promptboost
 from promptboost.boosting.residual import Residual
+from promptboost.cli import main
 from promptboost.encoders import load_encoder
 from promptboost.encoders.graph import graph_encoder
 from promptboost.errors import EncoderError, RunError
@@ -53,7 +54,7 @@ def saved(folder, encoder):
     )
     head = ensemble.embed(encoder)
     V = np.random.default_rng(0).standard_normal(head.weights.shape)
-    head = head.with_residual(Residual(V, text_scale=25.0, penalty=1.0))
+    head = head.with_residual(Residual(V, text_scale=25.0))
     PromptClassifier(ensemble, encoder, head, cache=False).save(folder)
     return folder
 
@@ -142,6 +143,36 @@ def test_a_conse_graph_answers_as_the_run(conse, conse_export):
     assert names == list(BANKS)
 
 
+def test_the_graph_answers_as_its_text_evaluated_by_hand_and_as_predict(
+    conse, conse_export, tmp_path, capsys
+):
+    run, folder, _ = conse_export
+    for number, image in enumerate(images(seed=11)):
+        image.save(tmp_path / f"{number:02}.png")
+    pictures = [Image.open(path) for path in sorted(tmp_path.glob("*.png"))]
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"))
+    pixels = np.stack([graph_encoder(conse).pixels(image) for image in pictures])
+    rows, chances = session.run(["embeddings", "probabilities"], {"pixels": pixels})
+    # The mean of the sentences in the file that was exported, and the residual that was made up.
+    (round_,) = json.loads((folder / "ensemble.json").read_text())["rounds"]
+    means = []
+    for bank in round_["banks"].values():
+        texts = conse.encode_texts(list(bank)).astype(np.float64)
+        texts /= np.linalg.norm(texts, axis=1, keepdims=True)
+        means.append(np.average(texts, axis=0, weights=list(bank.values())))
+    residual = np.random.default_rng(0).standard_normal((3, rows.shape[1]))
+    by_hand = softmax(rows @ (25.0 * np.stack(means) + residual).T)
+    assert chances == pytest.approx(by_hand, abs=1e-4)
+    with pytest.raises(SystemExit):
+        main(["predict", str(run), str(tmp_path), "--top-k", "3", "--json", "--no-cache"])
+    predictions = json.loads(capsys.readouterr().out)["predictions"]
+    for answer, row in zip(predictions, by_hand, strict=True):
+        shown = {top["class"]: top["probability"] for top in answer["top"]}
+        assert shown == pytest.approx(dict(zip(BANKS, row, strict=True)), abs=1e-4)
+
+
 def test_the_graph_runs_without_torch_and_promptboost(conse_export):
     _, folder, _ = conse_export
     code = (
@@ -164,7 +195,7 @@ def test_a_graph_that_answers_otherwise_is_not_written(conse, tmp_path, monkeypa
         "classifier_graph",
         lambda graph, matrix, *rest: real(graph, np.roll(matrix, 1, axis=0), *rest),
     )
-    with pytest.raises(EncoderError, match="does not answer as the run does"):
+    with pytest.raises(EncoderError, match="does not predict as the run does"):
         export_run(run, tmp_path / "out", onnx=True, cache=False)
     assert not (tmp_path / "out").exists()
 

@@ -13,6 +13,7 @@ from promptboost.errors import DataError, EncoderError, PoolError, RunError, Set
 from promptboost.io import write_text
 from promptboost.model import Head, PromptEnsemble
 from promptboost.run.fit import fit_run
+from promptboost.run.predict import open_classifier
 from promptboost.run.results import Results
 from promptboost.run.run_folder import RunFolder
 from tests.run.run_tools import COLOURS, interrupted, request, unfinish, write_images
@@ -48,6 +49,7 @@ def test_figures_are_those_of_the_files(fitted):
     run = RunFolder(fitted / "run")
     metrics = Results.read(run.metrics_path)
     assert metrics.task.learn_images == metrics.task.held_out_images == 16
+    assert metrics.task.class_sizes == dict.fromkeys(["ember", "leaf", "night", "sea"], 4)
     assert metrics.task.held_out == "rest"
     with run.predictions_path.open() as file:
         rows = list(csv.DictReader(file))
@@ -139,7 +141,7 @@ def test_resume_of_nothing_starts_and_of_a_finished_run_changes_nothing(fitted):
     before = {file: file.read_bytes() for file in (fitted / "other").iterdir()}
     said = []
     metrics = fit_run(**request(fitted, "other", resume=True), say=said.append)
-    assert "finished already" in said[0]
+    assert "already finished" in said[0]
     assert metrics == Results.read(fitted / "other" / "metrics.json")
     assert before == {file: file.read_bytes() for file in (fitted / "other").iterdir()}
 
@@ -174,7 +176,7 @@ def test_other_settings_cannot_be_resumed(fitted):
 
 
 def test_a_finished_run_is_not_resumed_with_other_settings_or_images(fitted):
-    with pytest.raises(RunError, match=r"seed is 5, .* leave --seed out"):
+    with pytest.raises(RunError, match=r"seed is 5, .* remove --seed"):
         fit_run(**request(fitted, resume=True, seed=5))
     shutil.copytree(fitted / "images", fitted / "copy")
     with pytest.raises(RunError, match=r"the images are .*copy, but .* type: promptboost fit"):
@@ -204,7 +206,7 @@ def test_what_is_cheap_to_find_is_found_before_images_are_read(task, monkeypatch
     (task / "file").write_text("")
     run, options, error, said = {
         "encoder": ("run", {"encoder": "conse:lite9"}, EncoderError, "no encoder"),
-        "place": ("file/run", {}, RunError, "file: Not a directory; choose another place"),
+        "place": ("file/run", {}, RunError, "file: Not a directory; choose another folder"),
         "long name": ("run", {"encoder": f"some.{'x' * 250}:Eye"}, EncoderError, "too many for"),
         "sentences": ("run", {"prompts": "nowhere.json"}, PoolError, "cannot read"),
     }[fault]
@@ -220,7 +222,7 @@ def test_a_store_that_cannot_be_written_is_done_without(task, monkeypatch):
     fit_run(**request(task, "run"), say=lines.append)
     assert RunFolder(task / "run").state == "finished"
     [line] = [line for line in lines if "PROMPTBOOST_CACHE" in line]
-    assert line.endswith("Going on without")
+    assert line.endswith("Continuing without it")
 
 
 def test_a_path_that_no_file_can_have_is_found_first(task):
@@ -272,7 +274,7 @@ def test_a_run_among_the_images_is_refused(task):
     for run in ("images/run", "images"):
         with pytest.raises(RunError):
             fit_run(**request(task, run))
-    with pytest.raises(RunError, match="taken for a class"):
+    with pytest.raises(RunError, match="read as a class"):
         fit_run(**request(task, "images/run"))
 
 
@@ -293,7 +295,7 @@ def test_without_held_out_images_figures_are_about_the_learned_ones(task):
     said = []
     metrics = fit_run(**request(task, shots=None), say=said.append)
     [remark] = [line for line in said if "no image is held out" in line]
-    assert remark.endswith("--shots 4 would leave some to measure on")
+    assert remark.endswith("--shots 4 would leave some for testing")
     assert metrics.task.held_out is None
     assert metrics.task.shots is None
     assert all(method.accuracy is None for method in metrics.methods)
@@ -301,6 +303,14 @@ def test_without_held_out_images_figures_are_about_the_learned_ones(task):
     rows = (task / "run" / "predictions.csv").read_text().splitlines()
     assert len(rows) == 1 + 32
     assert Results.read(task / "run/metrics.json") == metrics
+    right, images = metrics.thresholds.accuracy, metrics.thresholds.images
+    _, chances = open_classifier(task / "run").head.calibration  # of the true classes
+    assert images == len(chances) == 32
+    assert np.mean(chances > 0.5) <= right <= np.mean(chances >= 0.25)
+    told = f"{100 * right:.1f}% of them predicted correctly"
+    assert f"Thresholds from 32 cross-validated training images, {told}" in (
+        (task / "run/report.html").read_text("utf-8")
+    )
 
 
 def test_bad_and_few_images_are_mentioned(task):
@@ -316,14 +326,31 @@ def test_bad_and_few_images_are_mentioned(task):
         fit_run(**request(task, "other", on_bad="stop"))
 
 
+def test_a_class_without_training_images_is_predicted_by_its_sentences(task):
+    for split, numbers in (("train", range(4)), ("test", range(4, 8))):
+        for name in COLOURS:
+            (task / "split" / split / name).mkdir(parents=True)
+            for number in numbers:
+                if (split, name) != ("train", "leaf"):
+                    shutil.copy(task / f"images/{name}/{number}.png", task / "split" / split / name)
+    said = []
+    results = fit_run(**request(task, source=str(task / "split"), shots=None), say=said.append)
+    assert "classes without training images, predicted by their sentences alone: leaf" in said
+    assert not any("fewer than" in line for line in said)
+    assert results.task.class_sizes["leaf"] == 0
+    (leaf,) = (each for each in results.per_class if each.class_name == "leaf")
+    assert leaf.count == 4
+    assert leaf.accuracy["promptboost"] > 0
+
+
 def test_what_the_pool_lacks_is_mentioned(task):
     said = []
     fit_run(**request(task, "templates", prompts=None), say=said.append)
     assert any("templates only" in line for line in said)
     write_text(task / "sentences.json", '{"sea": ["waves"], "Leaf": ["green"], "lake": ["calm"]}')
     fit_run(**request(task), say=said.append)
-    assert "no sentences are given for the classes ember, night" in said
-    assert "sentences are given for what is no class: lake" in said
+    assert "no sentences for the classes ember, night" in said
+    assert "sentences for unknown classes: lake" in said
     assert not any("no words" in line for line in said)
 
 
@@ -332,7 +359,7 @@ def test_class_names_that_are_no_words_are_mentioned(task):
     (task / "images/night").rename(task / "images/n01514668")
     said = []
     fit_run(**request(task, prompts=None), say=said.append)
-    (line,) = (line for line in said if "no words" in line)
+    (line,) = (line for line in said if "without words" in line)
     assert "“a photo of a 0.”: 0, n01514668; rename" in line
 
 
@@ -381,7 +408,7 @@ def test_one_round_by_gradient_says_how_it_was_composed(task):
     assert labels == ["text alone: boosted, by gradient", "text + residual"]
     page = (task / "run" / "report.html").read_text()
     assert "no weighting of the pool" in page
-    assert "Round by round" not in page
+    assert "Accuracy per round" not in page
 
 
 def test_a_given_scale_is_taken(task):

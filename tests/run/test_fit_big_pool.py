@@ -1,6 +1,6 @@
 import json
 
-import promptboost.distributed.pool_folder as pool_folder
+import promptboost.run.results as results
 from promptboost.distributed.pool_folder import PoolExecutor
 from promptboost.run.fit import fit_run
 from promptboost.run.run_folder import RunFolder
@@ -8,14 +8,14 @@ from tests.run.run_tools import interrupted, request
 
 
 def test_rows_of_a_big_pool_are_in_the_run_folder_until_it_is_finished(task, monkeypatch):
-    monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 0)
+    monkeypatch.setattr(results, "MOST_IN_MEMORY", 0)
     with interrupted(1):
         fit_run(**request(task, cache=False, executor=PoolExecutor()))
     assert len(list((task / "run" / "pool-rows").iterdir())) == 1
     fit_run(**request(task, cache=False, resume=True, executor=PoolExecutor()))
     assert not (task / "run" / "pool-rows").exists()
     assert RunFolder(task / "run").state == "finished"
-    monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 2**40)
+    monkeypatch.setattr(results, "MOST_IN_MEMORY", 2**40)
     fit_run(**request(task, "other"))
     assert (task / "run/ensemble.json").read_bytes() == (task / "other/ensemble.json").read_bytes()
 

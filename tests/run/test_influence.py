@@ -5,10 +5,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from promptboost.config import BoostConfig
+from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import PoolError
-from promptboost.model import PromptClassifier
+from promptboost.model import PromptClassifier, PromptEnsemble, Round
 from promptboost.model.scores import SentenceScores
-from promptboost.run.influence import confused_pairs, sentence_influences
+from promptboost.run.influence import confused_pairs, sentence_influences, training_influences
+from promptboost.training.examples import Examples
 from tests.model.ensembles import PATIENT, ensembles
 from tests.model.test_explanation import classifier_of, images, rows_of
 from tests.model.test_scores import make_scores
@@ -25,11 +28,19 @@ def a_case(ensemble, seed):
     )
 
 
+def margins_of(logits, labels):
+    images = np.arange(len(labels))
+    others = logits.copy()
+    others[images, labels] = -np.inf
+    return logits[images, labels] - others.max(axis=1)
+
+
 @PATIENT
 @given(ensembles(temperature=0.5), st.integers(0, 99))
 def test_each_sentence_is_left_out_exactly(ensemble, seed):
     _, scores, _, labels = a_case(ensemble, seed)
     before = scores.logits(ensemble).argmax(axis=1)
+    margins = margins_of(scores.logits(ensemble), labels)
     found = sentence_influences(scores, ensemble, labels)
     assert len(found) == ensemble.n_prompts
     assert [item.gain for item in found] == sorted([item.gain for item in found], reverse=True)
@@ -40,6 +51,9 @@ def test_each_sentence_is_left_out_exactly(ensemble, seed):
             assert not item.removable
             continue
         logits = scores.logits(edited)
+        lost = (margins - margins_of(logits, labels)).sum()
+        size = max(1, (labels == ensemble.class_names.index(item.class_name)).sum())
+        assert item.margin == pytest.approx(lost / size, rel=1e-4, abs=1e-4)
         after = logits.argmax(axis=1)
         close = np.abs(np.diff(np.sort(logits, axis=1)[:, -2:], axis=1)) < 1e-6
         if close.any():
@@ -89,15 +103,19 @@ def test_beside_a_class_added_by_words_each_sentence_is_left_out_exactly(seed):
     assert any(item.broken for item in found)
     for item in found:
         edited = ensemble.remove(item.prompt, item.class_name)
-        after = scores.logits(edited, originals).argmax(axis=1)
+        after_logits = scores.logits(edited, originals)
+        after = after_logits.argmax(axis=1)
+        lost = margins_of(scores.logits(ensemble, originals), labels) - margins_of(
+            after_logits, labels
+        )
+        size = (labels == ensemble.class_names.index(item.class_name)).sum()
+        assert item.margin == pytest.approx(lost.sum() / size)
         assert item.changed == (after != before).sum()
         assert item.mended == ((after == labels) & (before != labels)).sum()
         assert item.broken == ((after != labels) & (before == labels)).sum()
 
 
 def test_a_classifier_is_not_changed_by_being_asked():
-    from tests.model.test_explanation import PromptEnsemble, Round
-
     banks = {"cat": {"a cat": 1, "a pet": 1}, "dog": {"a dog": 1}}
     ensemble = PromptEnsemble(("cat", "dog"), (Round("a {}", banks, 0.0, 0.0),))
     classifier = classifier_of(ensemble)
@@ -106,3 +124,28 @@ def test_a_classifier_is_not_changed_by_being_asked():
     scores = SentenceScores(images(5), rows_of(ensemble.texts()), classifier.head)
     sentence_influences(scores, ensemble, np.zeros(5, dtype=int))
     assert ensemble.to_json() == before
+
+
+def test_on_training_images_a_useful_sentence_matters_and_a_useless_one_does_not():
+    encoder = FakeEncoder(dim=64)
+    images = [f"{word} {i}" for word in ("red", "blue") for i in range(4)]
+    examples = Examples(
+        encoder.encode_texts(images), np.repeat([0, 1], 4), tuple(images), encoders=1
+    )
+    banks = {"fire": {"a red thing": 4, "some blue thing": 1}, "ice": {"a blue thing": 5}}
+    settings = {"logit_scale": 10.0}
+    ensemble = PromptEnsemble(
+        ("fire", "ice"), (Round("a {}", banks, 0.0, 0.0),), logit_scale=10.0, settings=settings
+    )
+    found = training_influences(ensemble, examples, encoder, BoostConfig(copies=5))
+    assert [(i.class_name, i.prompt, i.weight, i.removable) for i in found] == [
+        ("fire", "a red thing", 0.8, True),
+        ("fire", "some blue thing", 0.2, True),
+        ("ice", "a blue thing", 1.0, False),
+    ]
+    useful, useless, _ = found
+    assert useful.margin > 0 >= useless.margin
+    assert [i.matters for i in found] == [True, False, True]
+    alone = examples.subset(np.array([0, 4, 5]))
+    assert training_influences(ensemble, alone, encoder, BoostConfig()) == []
+    assert training_influences(ensemble, examples, encoder, BoostConfig(composer="greedy")) == []

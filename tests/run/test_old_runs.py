@@ -47,12 +47,10 @@ def test_the_text_is_read_as_it_was(run):
     ensemble = PromptEnsemble.load(OLD / run / "ensemble.json")
     for name, weights in ANSWERS[run]["prompts"].items():
         assert ensemble.prompts(name) == pytest.approx(weights, rel=1e-12)
-    assert ensemble.has_fingerprint(ANSWERS[run]["fingerprint"])
+    assert ensemble.fingerprint == ANSWERS[run]["fingerprint"]
     assert ensemble.logit_scale is None
     assert len(ensemble.sample_weights) == 9
-    again = PromptEnsemble.from_json(ensemble.to_json())
-    assert again == ensemble
-    assert not again.has_fingerprint(ANSWERS[run]["fingerprint"])
+    assert PromptEnsemble.from_json(ensemble.to_json()) == ensemble
 
 
 @pytest.mark.parametrize("run", ANSWERS)
@@ -79,7 +77,7 @@ def test_the_head_that_lies_there_is_used_as_it_is(old, run):
         assert answered == pytest.approx(before[image], rel=1e-7)
     stored = type(classifier.head).load(head)
     assert (stored.weights == classifier.head.weights).all()
-    assert classifier.ensemble.has_fingerprint(stored.ensemble_fingerprint)
+    assert stored.ensemble_fingerprint == classifier.ensemble.fingerprint
     assert stored.logit_scale is None
 
 
@@ -118,5 +116,10 @@ def test_show_report_evaluate_and_transfer(capsys, old, run):
     for key in ("images", "learned_from", "methods", "per_class"):
         assert holds(measured[key], ANSWERS[run]["evaluate"][key])
     moved = call(capsys, "transfer", run, "--encoder", "fake:16-1", "--json")
-    for key in ("accuracy", "images"):
-        assert holds(moved.json[key], ANSWERS[run]["transfer"][key])
+    answered = ANSWERS[run]["transfer"]
+    assert moved.json["images"] == answered["images"]
+    now, then = moved.json["accuracy"], answered["accuracy"]
+    assert now["promptboost"] == then["promptboost"]
+    # Templates have changed since: that pool cannot be built again, and zero-shot has another sentence.
+    assert (now["template-mean"], now["pool-mean"]) == (None, None)
+    assert 0 <= now["zero-shot"] <= 1

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from promptboost.baselines.measures import OURS, Guesses
+from promptboost.baselines import OURS, Guesses
 from promptboost.compare.cells import CompareRequest
 from promptboost.compare.compare import compare, write_results
 from promptboost.config import FitConfig
@@ -101,7 +101,9 @@ def test_accuracy_without_the_images_that_were_learned_from():
 def test_a_fit_tells_it_in_its_words_its_files_and_its_pages(task):
     said = []
     results = fit(task, said)
-    assert any(line.startswith("3 held-out images were learned from (2 byte") for line in said)
+    assert any(
+        line.startswith("3 held-out images are in the training set (2 byte") for line in said
+    )
     assert any("test/night/[wrong].png (night) = train/leaf/2.png (leaf)" in line for line in said)
     ours = results.method(OURS)
     right = round(ours.accuracy * 20)
@@ -111,11 +113,11 @@ def test_a_fit_tells_it_in_its_words_its_files_and_its_pages(task):
     assert read.record()["overlap"]["leaks"]["images"] == 3
     checks = {check.rule.code: check.answer for check in run_checks(read_run(task / "run"))}
     assert [checks[code].outcome for code in ("PB014", "PB015", "PB016")] == ["found"] * 3
-    assert "without the 3 held-out images that were learned from" in checks["PB014"].summary
+    assert "without the 3 held-out images in the training set" in checks["PB014"].summary
     page = (task / "run/report.html").read_text(encoding="utf-8")
     card = (task / "run/README.md").read_text(encoding="utf-8")
     for text in (page, card):
-        assert "without the 3 held-out images that were learned from" in text
+        assert "without the 3 held-out images in the training set" in text
     assert "test/night/\\[wrong\\].png" in card
 
 
@@ -144,7 +146,7 @@ def test_evaluate_knows_an_image_saved_anew_while_its_original_is_there(task):
     found = evaluate_run(task / "run", str(task / "new"))
     assert found["learned_from"] == found["overlap"]["leaks"]["images"] == 1
     assert found["overlap"]["leaks"]["first"][0]["of"] == "train/sea/scene.png"
-    assert found["remarks"][0].startswith("the run learned from 1 of these images")
+    assert found["remarks"][0].startswith("the run was trained on 1 of these images")
     assert found["methods"][0]["unseen_accuracy"] is not None
     (task / "images").rename(task / "gone")
     assert evaluate_run(task / "run", str(task / "new"))["learned_from"] == 0
@@ -160,7 +162,6 @@ def test_a_comparison_tells_it_of_each_draw(task):
         (1, 2),
         ENCODER,
         words=settings(task),
-        timed=False,
     )
     found = compare(request, said.append)
     assert set(found.overlaps) == {(1, 1), (1, 2), (4, 1), (4, 2)}
@@ -173,7 +174,7 @@ def test_a_comparison_tells_it_of_each_draw(task):
     assert json.loads(json.dumps(found.overlap_records()))[0]["shots"] == 1
     write_results(request, found)
     page = (task / "out/results.md").read_text(encoding="utf-8")
-    assert "without the 3 held-out images that were learned from" in page
+    assert "without the 3 test images that the training images contain" in page
     assert "unseen_accuracy" in (task / "out/results.csv").read_text().splitlines()[0]
     again = []
     assert compare(request, again.append).lines == found.lines

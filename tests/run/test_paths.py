@@ -6,12 +6,12 @@ import pytest
 from promptboost import PromptBoostClassifier, load
 from promptboost import refit as refit_classifier
 from promptboost.data.shots import load_task
-from promptboost.encoders.group import open_embedder
+from promptboost.encoders.embedder import open_embedder
 from promptboost.errors import LabelError
 from promptboost.methods.base import FewShotSet, RowImages
 from promptboost.methods.promptboost import Boosting, ResidualClassifier
 from promptboost.model import PromptEnsemble
-from promptboost.run.preflight import pool_for
+from promptboost.run.fit import pool_for
 from promptboost.run.run_folder import RunFolder
 from promptboost.training.residual_refit import NoPoolWarning
 from tests.cli.cli_tools import call

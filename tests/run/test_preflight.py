@@ -5,7 +5,7 @@ from promptboost.data.source import DataSource
 from promptboost.errors import FileFormatError, PoolError
 from promptboost.pool import PromptPool, build_pool, save_pool
 from promptboost.pool.pool import Prompt
-from promptboost.run.preflight import check_inputs
+from promptboost.run.fit import check_inputs
 
 
 def check(file):
@@ -18,7 +18,7 @@ def test_sentences_and_pools_are_looked_at_before_images(tmp_path):
     check(file)
     text = file.read_text()
     file.write_text(text.replace('"promptboost_pool": 1', '"promptboost_pool": 9', 1))
-    with pytest.raises(FileFormatError, match="says version 9"):
+    with pytest.raises(FileFormatError, match="has version 9"):
         check(file)
     save_pool(PromptPool(("owl",), (), ((Prompt("eyes", "mine"),),)), file)
     with pytest.raises(PoolError, match=r"has no templates.*promptboost pool build .*--classes"):

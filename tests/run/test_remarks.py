@@ -2,7 +2,7 @@ import json
 
 from promptboost.config import FitConfig
 from promptboost.pool import build_pool, save_pool
-from promptboost.run.preflight import prompts_remarks
+from promptboost.run.fit import prompts_remarks
 
 
 def test_sentences_that_nobody_can_use_are_counted(tmp_path):

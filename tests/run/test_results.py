@@ -4,9 +4,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from promptboost.baselines.measures import MethodResult
+from promptboost.baselines import MethodResult
 from promptboost.errors import FileFormatError, RunError
 from promptboost.run.results import Results
+from promptboost.run.run_folder import RunFolder
 
 
 def test_what_is_written_is_read(fitted):
@@ -48,7 +49,7 @@ def test_missing_files_and_parts(fitted):
     record = json.loads(path.read_text())
     del record["methods"]
     path.write_text(json.dumps(record))
-    with pytest.raises(FileFormatError, match=r"metrics\.json: methods: is missing"):
+    with pytest.raises(FileFormatError, match=r"metrics\.json: .*missing required field `methods`"):
         Results.read(path)
     path.unlink()
     with pytest.raises(RunError, match="does not exist"):
@@ -70,5 +71,19 @@ def test_every_figure_of_a_method_is_on_the_page_by_its_field():
     templates = Path(promptboost.report.__file__).parent / "templates"
     page = (templates / "report.html.j2").read_text()
     for field in msgspec.structs.fields(MethodResult):
-        shown = "row.shown" if field.name == "accuracy" else f".{field.name}"
+        shown = "shown | percent" if field.name == "accuracy" else f".{field.name}"
         assert field.name == "name" or shown in page
+
+
+def test_prompts_have_an_example_among_the_training_images_of_their_class(fitted):
+    folder = RunFolder(fitted / "run")
+    results, ensemble = folder.results, folder.ensemble
+    thumbnails = json.loads(folder.thumbnails_path.read_text())
+    held_out = {line.split(",")[0] for line in folder.predictions_path.read_text().splitlines()}
+    assert list(results.examples) == list(ensemble.class_names)
+    for name, examples in results.examples.items():
+        assert list(examples) == list(ensemble.prompts(name))[: len(examples)]
+        for image in examples.values():
+            assert Path(image).parent.name == name
+            assert image in thumbnails
+            assert image not in held_out

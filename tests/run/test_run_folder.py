@@ -2,7 +2,7 @@ import pytest
 
 from promptboost.config import FitConfig
 from promptboost.errors import RunError
-from promptboost.model.head_files import encoder_slug
+from promptboost.model.head import encoder_slug
 from promptboost.run.run_folder import RunFolder
 
 
@@ -40,7 +40,7 @@ def test_other_peoples_folders_and_files_are_refused_whatever_is_asked(tmp_path)
     (tmp_path / "thesis.tex").write_text("all my work")
     for path in (tmp_path, tmp_path / "thesis.tex"):
         for flags in ({"overwrite": True, "resume": False}, {"overwrite": False, "resume": True}):
-            with pytest.raises(RunError, match="nothing in it is touched"):
+            with pytest.raises(RunError, match="exists and is not a run folder"):
                 RunFolder(path).check_free(**flags)
 
 
@@ -54,7 +54,7 @@ def test_clear_deletes_only_what_a_run_writes(tmp_path):
 
 def test_what_to_type_about_an_existing_run(tmp_path):
     run = started(tmp_path / "run")
-    with pytest.raises(RunError, match="--resume to go on with it, or --overwrite"):
+    with pytest.raises(RunError, match="--resume to continue it, or --overwrite"):
         run.check_free(overwrite=False, resume=False)
     with pytest.raises(RunError, match=r"promptboost fit 'my images' -o .* --resume"):
         run.check_finished()
@@ -70,7 +70,7 @@ def test_no_run_at_all(tmp_path):
         RunFolder(tmp_path / "run").check_finished()
     with pytest.raises(RunError, match=r"type: promptboost fit DATA -o '\S+/my run'"):
         RunFolder(tmp_path / "my run").check_finished()
-    with pytest.raises(RunError, match="is no run folder"):
+    with pytest.raises(RunError, match="is not a run folder"):
         RunFolder(tmp_path).check_finished()
 
 
@@ -79,6 +79,6 @@ def test_what_python_saved_is_no_run_and_is_told_apart(tmp_path):
     run = RunFolder(tmp_path)
     for needed in (run.check_finished, lambda: run.tables):
         with pytest.raises(
-            RunError, match=r"saved from Python, .* Make a run of them: promptboost fit"
+            RunError, match=r"saved from Python, .* To make a run, type: promptboost fit"
         ):
             needed()

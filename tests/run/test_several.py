@@ -13,7 +13,7 @@ from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError, RunError, SettingError
 from promptboost.model import Head, PromptEnsemble
 from promptboost.run.fit import fit_run
-from promptboost.run.measurement import AVERAGED
+from promptboost.run.results import AVERAGED
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.transfer import transfer_run
 from tests.cli.cli_tools import FIT, call
@@ -71,8 +71,8 @@ def test_there_is_a_head_and_a_figure_for_each(both):
         for row in rows
     ]
     assert results.method(AVERAGED).accuracy == np.mean(right)
-    assert "learned on too" in (both / "run/report.html").read_text()
-    assert "learned on too" in (both / "run/README.md").read_text()
+    assert "also fitted on" in (both / "run/report.html").read_text()
+    assert "also fitted on" in (both / "run/README.md").read_text()
 
 
 def test_each_encoder_has_a_residual_of_its_own(both):
@@ -146,7 +146,7 @@ def test_the_command_line(capsys, task):
     assert answer.json["transfers"][0]["learned_on"] is True
     settings = tomllib.loads((task / "run/run.toml").read_text())["fit"]
     assert settings["encoder"] == [A, B]
-    assert f"learned on {A} and {B}" in call(capsys, "show", task / "run").out
+    assert f"fitted on {A} and {B}" in call(capsys, "show", task / "run").out
 
     image = task / "images/sea/0.png"
 
@@ -163,7 +163,7 @@ def test_the_command_line(capsys, task):
     np.testing.assert_allclose(chances("--encoder", A, "--encoder", B), (first + second) / 2)
     refused = call(capsys, "predict", task / "run", image, "--average", "--encoder", A)
     assert refused.code == 2
-    assert "leave --encoder out" in refused.err
+    assert "remove --encoder" in refused.err
 
 
 def test_an_evaluation_sees_with_one_or_with_all(capsys, both):
@@ -185,12 +185,12 @@ def test_an_evaluation_sees_with_one_or_with_all(capsys, both):
     assert measured("--average", "--text-only")[1] == right(A, B, text_only=True)
     refused = call(capsys, "evaluate", both / "run", both / "images", "--average", "--encoder", A)
     assert refused.code == 2
-    assert "leave --encoder out" in refused.err
+    assert "remove --encoder" in refused.err
 
 
 def test_a_summary_for_people(capsys, task):
     answer = call(capsys, "fit", task / "images", "-o", task / "run", *FIT, "--encoder", B)
-    assert "learned on too" in answer.out
+    assert "also fitted on" in answer.out
     assert f"above: on {A}" in answer.out
     assert "average of 2 encoders" in answer.out
 
@@ -328,7 +328,7 @@ def test_an_averaged_classifier(both, tmp_path):
     assert len(list((tmp_path / "kept").glob("head-*.safetensors"))) == 2
     again = load(tmp_path / "kept", [A, B], cache=False)
     np.testing.assert_allclose(again.predict_proba(files), chances)
-    with pytest.raises(DataError, match="embeddings are of one encoder"):
+    with pytest.raises(DataError, match="embeddings belong to one encoder"):
         averaged.predict(np.eye(32, dtype=np.float32))
     with pytest.raises(SettingError, match="1 heads for 2 encoders"):
         PromptClassifier(averaged.ensemble, [A, B], averaged.heads[:1])

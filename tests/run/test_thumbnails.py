@@ -5,7 +5,7 @@ import json
 import msgspec
 from PIL import Image
 
-from promptboost.baselines.measures import Confusion
+from promptboost.baselines import Confusion
 from promptboost.data import Dataset, LabeledImage
 from promptboost.report.page import CONFUSIONS_SHOWN
 from promptboost.run.fit import images_shown, thumbnail, write_thumbnails

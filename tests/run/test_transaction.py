@@ -105,7 +105,7 @@ def test_stopped_before_it_took_its_place_it_takes_it_when_resumed(begun, monkey
     assert RunFolder(begun / "run").results.task.seed == 0
     said = []
     results = fit_run(**request(begun, resume=True, seed=1), say=said.append)
-    assert "finished already" in said[-1]
+    assert "already finished" in said[-1]
     assert results.task.seed == RunFolder(begun / "run").results.task.seed == 1
 
 
@@ -130,7 +130,7 @@ def test_rounds_of_another_are_never_gone_on_with(task):
     """A folder with nothing but the rounds of another fit is nobody's run."""
     (task / "run").mkdir()
     (task / "run/partial.json").write_text("{}")
-    with pytest.raises(RunError, match="is no run folder"):
+    with pytest.raises(RunError, match="is not a run folder"):
         fit_run(**request(task))
 
 

@@ -7,8 +7,6 @@ from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError
 from promptboost.model import Head
 from promptboost.pool import build_pool, save_pool
-from promptboost.pool.io import load_pool
-from promptboost.pool.pool import from_sources
 from promptboost.run.fit import fit_run
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.transfer import transfer_run
@@ -26,7 +24,7 @@ def test_the_text_moves(fitted):
     head = Head.load(found["head"])
     assert (head.dim, head.encoder_id) == (48, OTHER)
     assert found["images"] == 16
-    names = {"zero-shot", "zero-shot-80", "pool-mean", "text", "promptboost"}
+    names = {"zero-shot", "template-mean", "pool-mean", "text", "promptboost"}
     assert found["accuracy"].keys() == names
     assert all(0 <= accuracy <= 1 for accuracy in found["accuracy"].values())
     [kept] = RunFolder(fitted / "run").results.transfers
@@ -78,7 +76,7 @@ def test_images_learned_from_are_left_out_whatever_their_names(fitted):
         shutil.copy(source, fitted / "new" / item["label"] / f"renamed-{number}.png")
     found = transfer_run(fitted / "run", OTHER, str(fitted / "new"))
     assert (found["images"], found["left_out"]) == (12, 2)
-    assert "left out, as the run learned from them: 2" in found["note"]
+    assert "left out because they are in the training set: 2" in found["note"]
     assert transfers(fitted)[0]["note"] == found["note"]
 
 
@@ -88,7 +86,7 @@ def test_an_older_run_does_not_say_what_it_learned_from(fitted):
     (fitted / "run/metrics.json").write_text(json.dumps(metrics))
     write_images(fitted / "new", count=3, seed=9)
     found = transfer_run(fitted / "run", OTHER, str(fitted / "new"))
-    assert found["images_are"] == "perhaps learned from"
+    assert found["images_are"] == "perhaps trained on"
 
 
 def test_figures_are_kept_when_nothing_can_be_measured(fitted):
@@ -97,7 +95,7 @@ def test_figures_are_kept_when_nothing_can_be_measured(fitted):
     shutil.rmtree(fitted / "images")
     found = transfer_run(fitted / "run", OTHER)
     assert found["accuracy"]["promptboost"] is None
-    assert found["note"].endswith("the figures measured before are kept")
+    assert found["note"].endswith("the earlier results are kept")
     assert transfers(fitted) == before
 
 
@@ -118,7 +116,7 @@ def test_without_the_sentences_the_pool_is_not_measured(fitted):
     (fitted / "sentences.json").unlink()
     found = transfer_run(fitted / "run", OTHER)
     assert found["accuracy"]["pool-mean"] is None
-    assert found["accuracy"]["zero-shot-80"] is None
+    assert found["accuracy"]["template-mean"] is None
     assert found["accuracy"]["promptboost"] is not None
 
 
@@ -136,7 +134,8 @@ def test_a_text_moves_without_looking_at_the_images_of_the_fit(fitted, monkeypat
     assert seen == [(alone["images"], {})]  # those held out, no crops
     assert alone["accuracy"]["promptboost"] == whole["accuracy"]["text"]
     assert "text" not in alone
-    assert alone["note"] == ""
+    assert alone["note"] == "the residual of an earlier transfer is dropped"
+    assert transfer_run(fitted / "run", OTHER, text_only=True)["note"] == ""
 
 
 def test_a_run_on_a_saved_pool_moves_with_it(task):
@@ -151,5 +150,5 @@ def test_a_run_on_a_saved_pool_moves_with_it(task):
         "head": 0,
     }
     assert found["accuracy"]["pool-mean"] is not None
-    save_pool(from_sources(load_pool(file), ["template"]), file)
+    save_pool(build_pool(list(SENTENCES)), file)
     assert transfer_run(task / "run", OTHER)["accuracy"]["pool-mean"] is None

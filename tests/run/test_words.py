@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import promptboost
-from promptboost.baselines.measures import text_shares
+from promptboost.baselines import text_shares
 from promptboost.errors import RunError
 from promptboost.model import Head
 from promptboost.model.classifier import PromptClassifier
-from promptboost.model.head_files import RESIDUAL_FILE, head_file, write_head
+from promptboost.model.head import RESIDUAL_FILE, head_file, write_head
 from promptboost.run.fit import fit_run
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.transfer import transfer_run
@@ -93,7 +93,7 @@ def test_a_forged_residual_is_left_out(run, caplog):
     replace(head, residual=head.residual + 1).save(path)
     classifier = promptboost.load(run)
     np.testing.assert_array_equal(classifier.predict_proba(np.eye(32, dtype=np.float32)), before)
-    assert "left out" in caplog.text
+    assert "is not used" in caplog.text
 
 
 @pytest.mark.parametrize("record", ["[]", "{", '{"head-fake-32-0.safetensors": 3}', ""])
@@ -109,7 +109,7 @@ def test_edited_text_keeps_the_residual_and_says_so(run, caplog):
     edited = edited.remove(sentence, "sea") if len(edited.prompts("sea")) > 2 else edited
     edited.save(run / "ensemble.json")
     again = promptboost.load(run).head
-    assert "beside other words" in caplog.text
+    assert "with other sentences" in caplog.text
     np.testing.assert_array_equal(again.residual[:-1], classifier.head.residual)
     assert not again.residual[-1].any()
 
@@ -155,6 +155,103 @@ def test_transfer_learns_the_residual_anew_where_the_images_are(task, run):
     assert promptboost.load(run, "fake:24-2").head.residual is None
 
 
+def test_a_transfer_back_restores_the_residual_of_the_fit(task, run):
+    path, record = run / head_file(ENCODER), json.loads((run / RESIDUAL_FILE).read_text())
+    fitted, results = path.read_bytes(), RunFolder(run).results
+    transfer_run(run, OTHER)
+    back = transfer_run(run, ENCODER)
+    assert back["accuracy"]["promptboost"] == results.method("promptboost").accuracy
+    alone = transfer_run(run, ENCODER, text_only=True)
+    assert alone["accuracy"]["promptboost"] == results.method("text").accuracy
+    for image in (task / "images/sea").iterdir():
+        image.unlink()
+    assert "without a residual" not in transfer_run(run, ENCODER)["note"]
+    assert path.read_bytes() == fitted
+    assert json.loads((run / RESIDUAL_FILE).read_text())[path.name] == record[path.name]
+
+
+def test_a_transferred_residual_is_kept_where_none_can_be_fitted(task, run):
+    transfer_run(run, OTHER)
+    residual = promptboost.load(run, OTHER).head.residual
+    for image in (task / "images/sea").iterdir():
+        image.unlink()
+    assert "without a residual" not in transfer_run(run, OTHER)["note"]
+    np.testing.assert_array_equal(promptboost.load(run, OTHER).head.residual, residual)
+    assert "is dropped" in transfer_run(run, OTHER, text_only=True)["note"]
+    assert promptboost.load(run, OTHER).head.residual is None
+
+
+def test_another_encoder_has_no_residual_and_that_is_logged(run, caplog):
+    assert promptboost.load(run, OTHER).head.residual is None
+    assert f"on '{OTHER}' the text predicts alone" in caplog.text
+    caplog.clear()
+    assert promptboost.load(run, OTHER, text_only=True).head.residual is None
+    assert promptboost.load(run).head.residual is not None
+    assert not caplog.messages
+
+
+def test_a_classifier_transferred_back_has_its_residual(run, caplog):
+    loaded = promptboost.load(run)
+    given = PromptClassifier(loaded.ensemble, ENCODER, loaded.head)
+    for classifier in (loaded, given):
+        moved = classifier.transfer(OTHER)
+        assert moved.head.residual is None
+        assert "the text predicts alone" in caplog.text
+        caplog.clear()
+        back = moved.transfer("fake:24-2").transfer(ENCODER)
+        np.testing.assert_array_equal(back.head.matrix, classifier.head.matrix)
+        assert not caplog.messages
+    alone = PromptClassifier(loaded.ensemble, ENCODER, loaded.head, text_only=True)
+    assert alone.transfer(OTHER).transfer(ENCODER).head.residual is None
+    assert not caplog.messages
+
+
+def test_a_transferred_classifier_is_saved_with_its_residual(run, tmp_path):
+    loaded = promptboost.load(run)
+    moved = PromptClassifier(loaded.ensemble, ENCODER, loaded.head).transfer(OTHER)
+    moved.save(tmp_path / "moved")
+    np.testing.assert_array_equal(
+        promptboost.load(tmp_path / "moved").head.matrix, loaded.head.matrix
+    )
+
+
+def test_residuals_of_embeddings_without_an_encoder_are_saved(run, tmp_path, caplog):
+    loaded = promptboost.load(run)
+    texts, encode = loaded.ensemble.texts(), loaded.embedder.encode_texts
+    ensemble = replace(loaded.ensemble, encoder_id=None, encoder_fingerprint=None)
+    head = replace(
+        loaded.head,
+        encoder_id=None,
+        encoder_fingerprint=None,
+        ensemble_fingerprint=ensemble.fingerprint,
+    )
+    PromptClassifier(ensemble, encode, head).save(tmp_path / "kept")
+    mapping = dict(zip(texts, encode(texts), strict=True))
+    for source in (None, mapping, encode):
+        again = promptboost.load(tmp_path / "kept", source).head
+        np.testing.assert_allclose(again.residual, head.residual)
+        assert promptboost.load(tmp_path / "kept", source, text_only=True).head.residual is None
+    assert not caplog.messages
+    other = {text: row[::-1] for text, row in mapping.items()}
+    assert promptboost.load(tmp_path / "kept", other).head.residual is None
+    assert "is not the head of its ensemble" in caplog.text
+
+
+def test_a_residual_of_another_version_of_the_encoder_is_logged(run, caplog):
+    path = run / head_file(ENCODER)
+    replace(Head.load(path), encoder_fingerprint="other").save(path)
+    assert promptboost.load(run).head.residual is None
+    assert "another version of its encoder" in caplog.text
+
+
+def test_edited_classes_lose_no_residual_silently(run, caplog):
+    ensemble = promptboost.load(run).ensemble
+    ensemble.rename_class("sea", "ocean").drop_class("night").save(run / "ensemble.json")
+    head = promptboost.load(run).head
+    assert not head.residual[head.class_names.index("ocean")].any()
+    assert "so their residual is dropped: ['night', 'sea']" in caplog.text
+
+
 def test_the_command_answers_by_words_alone_if_asked(task, run, capsys):
     image = str(next((task / "images/sea").iterdir()))
     chances = {
@@ -196,11 +293,11 @@ def test_a_lost_head_leaves_the_text_and_names_the_command(run, damage, caplog):
     assert again.head.balance is not None
     (warning,) = caplog.messages
     assert f"{head_file(ENCODER)}' is lost" in warning
-    assert f"to learn it again, type: promptboost refit {run}" in warning
+    assert f"to fit it again, type: promptboost refit {run}" in warning
     assert ("missing" if damage == "gone" else "damaged or not a safetensors") in warning
     caplog.clear()
     assert promptboost.load(run, text_only=True).head.residual is None
-    assert ("made again from the text" in caplog.text) == (damage == "damaged")
+    assert ("is computed from the text" in caplog.text) == (damage == "damaged")
 
 
 def test_a_record_of_before_is_enough_for_the_residual(run):
@@ -244,4 +341,4 @@ def test_each_image_says_how_much_of_its_answer_is_words(run):
             assert share == pytest.approx(by_image[image], abs=1e-3)
     assert all(0 <= item.text_share <= 1 for item in results.hardest)
     page = (run / "report.html").read_text()
-    assert page.count("% words") >= len(results.confusions)
+    assert page.count('<p class="note">text: ') == len(results.confusions)

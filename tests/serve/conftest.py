@@ -7,7 +7,7 @@ from tests.serve.server_tools import running, write_run
 
 @pytest.fixture(scope="package")
 def world(tmp_path_factory):
-    """A fitted run and one without measurements, which see with the same encoder."""
+    """A fitted run and one without metrics, with the same encoder."""
     root = tmp_path_factory.mktemp("served")
     write_images(root / "images")
     write_sentences(root / "sentences.json")
@@ -19,6 +19,6 @@ def world(tmp_path_factory):
 
 @pytest.fixture(scope="package")
 def server(world):
-    """A server of both that nobody stops."""
+    """A server of both runs."""
     with running({"colors": world / "colors", "saved": world / "saved"}) as client:
         yield client

@@ -1,4 +1,4 @@
-"""A real server on the loopback, and a client that sends what it is told, well or badly."""
+"""A real server on the loopback, and a client for good and bad requests."""
 
 import base64
 import http.client
@@ -26,7 +26,7 @@ SLOW = "tests.serve.server_tools:SlowEncoder"
 
 
 class SlowEncoder(FakeEncoder):
-    """Takes its time for each batch, after the first, and notes their sizes."""
+    """A slow encoder that records the sizes of its batches."""
 
     batches: ClassVar[list[int]] = []
     seconds = 0.2
@@ -45,7 +45,7 @@ class SlowEncoder(FakeEncoder):
 
 
 def write_run(folder, cold="something blue", name="ice", encoder="fake:32-0"):
-    """Write what an estimator saves: the text and its vectors, and no measurements."""
+    """Write the files of an estimator: ensemble and heads without metrics."""
     banks = {"fire": {"something red": 1}, name: {cold: 1}}
     ensemble = PromptEnsemble(("fire", name), (Round("{}", banks, 0.0, 0.1),), encoder_id=encoder)
     PromptClassifier(ensemble, "fake:32-0", cache=False).save(folder)
@@ -64,7 +64,7 @@ def text_of(data):
 
 
 def form(*files, **fields):
-    """Return a form's body and content type; a file is bytes, or a name and bytes."""
+    """Return the body and content type of a form; a file is bytes, or a name and bytes."""
     boundary = secrets.token_hex(8)
     parts = []
     for number, file in enumerate(files):
@@ -96,7 +96,7 @@ class Reply:
 
 @dataclass
 class Client:
-    """Asks a server; each request has a connection of its own, unless one is given."""
+    """A client; each request has a new connection, unless one is given."""
 
     port: int
     token: str | None = None
@@ -128,7 +128,7 @@ class Client:
         return self.ask("POST", path, *form(*files, **fields), headers)
 
     def raw(self, data, pause=0.0, chunk=None):
-        """Send bytes as they are and return what comes back until the connection is closed."""
+        """Send raw bytes and return the response until the connection is closed."""
         parts = []
         with socket.create_connection(("127.0.0.1", self.port), self.timeout) as wire:
             with suppress(ConnectionError):  # it may be closed before all is sent
@@ -143,12 +143,12 @@ class Client:
 
 @contextmanager
 def running(runs, *, token=None, limits=None, watch=False, wait=True, **options):
-    """Serve in a thread; the client has the service too."""
+    """Serve in a thread; yield a client that also has the service."""
     given = {"patience": 1.0, "stop_seconds": 10.0, **(limits or {})}
     service = Service(runs, limits=Limits(**given), **{"cache": False, **options})
     app = create_app(service, token=token, watch=watch)
     listening = listen("127.0.0.1", 0)
-    server = Server(app, service)
+    server = Server(app, service.limits, hangup=service.reload)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     client = Client(listening.getsockname()[1], token)

@@ -1,11 +1,11 @@
-"""Batches: who waits for whom, and for how long."""
+"""Batches of images, and their waiting times."""
 
 import threading
 import time
 
 from promptboost.model import Head
 from promptboost.serve.batcher import Batcher
-from tests.serve.server_tools import SLOW, TOKEN, SlowEncoder, png, running, write_run
+from tests.serve.server_tools import SLOW, SlowEncoder, png, running, write_run
 
 
 def test_a_single_client_waits_for_nobody(world):
@@ -63,18 +63,16 @@ def test_a_batch_that_fails_is_not_the_end_of_all(world, monkeypatch):
 def test_an_encoder_that_warms_up_for_a_new_version_turns_nobody_away(tmp_path, monkeypatch):
     run = write_run(tmp_path / "run")
     ready = []
-    with running({"run": run}, token=TOKEN) as client:
-        plain = Batcher.wait_until_warm
+    with running({"run": run}) as client:
+        plain = Batcher._warm_up
 
         def waits(batcher):
-            plain(batcher)
-            batcher.ready = False
             ready.append(client.get("/readyz").status)
             ready.append(client.post_form("/predict", png()).status)
-            batcher.ready = True
+            plain(batcher)
 
-        monkeypatch.setattr(Batcher, "wait_until_warm", waits)
+        monkeypatch.setattr(Batcher, "_warm_up", waits)
         write_run(run, encoder="fake:32-1")
-        answer = client.ask("POST", "/reload")
-        assert answer.json["runs"][0]["outcome"] == "loaded"
+        client.service.reload()
+        assert client.get("/runs/run").json["encoder"] == "fake:32-1"
     assert ready == [200, 200]

@@ -1,5 +1,6 @@
-"""Each limit, with its status; and that the server answers as before after it."""
+"""Each limit and its status; the server works afterwards."""
 
+import hmac
 import http.client
 import io
 import socket
@@ -28,14 +29,14 @@ from tests.serve.server_tools import (
 
 @pytest.fixture(scope="module")
 def small(world):
-    """A server with limits that are easily met."""
+    """A server with small limits."""
     limits = {"max_bytes": 100_000, "max_images": 4, "max_held": 250_000, "max_connections": 40}
     with running({"saved": world / "saved"}, limits=limits) as client:
         yield client
 
 
 def bomb(side=100_000):
-    """A PNG of some hundred bytes that claims to be of any size."""
+    """A PNG of some hundred bytes whose header claims any size."""
 
     def chunk(kind, data):
         return (
@@ -49,6 +50,23 @@ def bomb(side=100_000):
 
 def still_answers(client):
     assert client.post_form("/predict", png("red")).json["predictions"][0]["predicted"] == "fire"
+
+
+def test_tiny_chunks_are_refused_before_they_are_parsed(small):
+    head = (
+        b"POST /predict HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        b"Content-Type: image/png\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    for spam in (
+        head + b"1\r\na\r\n" * 5000,
+        head + b"A\r\n0123456789\r\n" * 3 + b"1\r\na\r\n" * 50_000,
+    ):
+        answer = small.raw(spam)
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"its chunks are too small" in answer
+    image = png("red")
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in image) + b"0\r\n\r\n"
+    assert b'"fire"' in small.raw(head + chunks)
 
 
 def test_limits_are_numbers_above_zero():
@@ -76,20 +94,18 @@ def test_an_endless_body_is_cut_off(small):
     with socket.create_connection(("127.0.0.1", small.port), 10) as wire:
         wire.sendall(head)
         piece = b"10000\r\n" + b"x" * 65536 + b"\r\n"
-        sent = 0
-        wire.settimeout(10)
+        deadline = time.monotonic() + 10
         with suppress(OSError):
-            while sent < 100 * 2**20:
+            while time.monotonic() < deadline:
                 wire.sendall(piece)
-                sent += 65536
-        assert sent < 20 * 2**20
+        assert time.monotonic() < deadline
     still_answers(small)
 
 
 def test_leave_to_send_is_not_given_for_too_much(small):
     answer = small.raw(
         b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999\r\n"
-        b"Expect: 100-continue\r\n\r\n"
+        b"Expect: 100-continue\r\nConnection: close\r\n\r\n"
     )
     assert answer.startswith(b"HTTP/1.1 413")
     assert b"100 Continue" not in answer
@@ -154,12 +170,12 @@ def test_a_full_queue(world, monkeypatch):
         still_answers(client)
     assert sorted({answer.status for answer in answers}) == [200, 429]
     refused = next(answer for answer in answers if answer.status == 429)
-    assert "may: try again later" in refused.error
+    assert "images: try again later" in refused.error
     assert int(refused.headers["retry-after"]) >= 1
 
 
 def test_bodies_of_all_requests_together(small):
-    """Clients that stop in the middle hold memory, up to a limit."""
+    """Unfinished requests use memory up to a limit."""
     head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 90000\r\n\r\n"
     wires = []
     statuses = []
@@ -187,39 +203,34 @@ def test_slow_clients(small):
     with ThreadPoolExecutor(len(clients)) as threads:
         answers = list(threads.map(lambda client: small.raw(*client), clients))
     assert time.monotonic() - start < 15
-    for (data, _, _), answer in zip(clients, answers, strict=True):
-        assert b" 408 " in answer.split(b"\r\n")[0], data
+    assert answers[:2] == [b"", b""]
+    for answer in answers[2:]:
+        assert b" 408 " in answer.split(b"\r\n")[0]
         assert b'"error"' in answer
     still_answers(small)
 
 
 def test_slow_clients_do_not_pile_up(small):
     wires = [socket.create_connection(("127.0.0.1", small.port), 10) for _ in range(60)]
-    time.sleep(0.3)
-    start = time.monotonic()
-    refused = 0
+    assert small.get("/healthz").status == 503
     for wire in wires:
-        refused += b" 503 " in wire.recv(4096)
+        assert wire.recv(4096) == b""
         wire.close()
-    assert refused >= 10
-    assert time.monotonic() - start < 20
     still_answers(small)
 
 
 @pytest.mark.parametrize(
-    ("data", "status"),
+    "data",
     [
-        (b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X-A: b\r\n" * 5000 + b"\r\n", 431),
-        (b"GET / HTTP/1.1\r\nX-A: " + b"b" * 400_000, 431),
-        (b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n", 431),
-        (b"\x16\x03\x01 this is not HTTP\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nContent-Length: a\r\n\r\n", 400),
-        (b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        b"GET / HTTP/1.1\r\nX-A: " + b"b" * 400_000,
+        b"GET /" + b"a" * 400_000 + b" HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01 this is not HTTP\r\n\r\n",
+        b"GET / HTTP/1.1\r\nContent-Length: a\r\n\r\n",
     ],
 )
-def test_heads_that_are_none(small, data, status):
+def test_heads_that_are_none(small, data):
     answer = small.raw(data)
-    assert answer.startswith(b"HTTP/1.1 %d " % status)
+    assert answer.startswith(b"HTTP/1.1 400 ")
     assert b'{"error":"' in answer
     still_answers(small)
 
@@ -246,6 +257,18 @@ def test_a_client_that_leaves_frees_its_place(world, monkeypatch):
     assert sum(SlowEncoder.batches) < 8  # what nobody waits for is not looked at
 
 
+def test_tokens_are_compared_in_constant_time(world, monkeypatch):
+    compared = []
+    monkeypatch.setattr(hmac, "compare_digest", lambda *pair: compared.append(pair))
+    shown = ["no", TOKEN[:-1], f"{TOKEN}x", TOKEN]
+    with running({"saved": world / "saved"}, token=TOKEN) as client:
+        for token in shown:
+            headers = {"Authorization": f"Bearer {token}"}
+            # Nothing but the comparison, which denies here, decides.
+            assert Client(client.port).get("/runs", headers=headers).status == 401
+    assert [(token.encode(), TOKEN.encode()) for token in shown] == compared[-4:]
+
+
 def test_the_token(world):
     with running({"saved": world / "saved"}, token=TOKEN) as client:
         still_answers(client)
@@ -266,13 +289,8 @@ def test_the_token(world):
                 assert answer.headers["www-authenticate"] == "Bearer"
                 assert TOKEN not in answer.error
             assert stranger.post_form("/predict", png(), headers=headers).status == 401
-            assert stranger.ask("POST", "/reload", headers=headers).status == 401
         for path in ("/healthz", "/readyz"):
             assert stranger.get(path).status == 200
-
-
-def test_a_server_without_a_token_is_not_told_to_reload(small):
-    assert small.ask("POST", "/reload").status == 403
 
 
 @pytest.mark.parametrize(
@@ -294,8 +312,16 @@ def test_names_that_the_server_is_called_by(small, host, status):
 
 def test_pages_of_other_sites_are_refused(small):
     here = f"http://127.0.0.1:{small.port}"
-    for origin, status in [(here, 200), ("http://evil.example", 403), ("null", 403)]:
-        answer = small.get("/runs", headers={"Origin": origin})
+    for headers, status in [
+        ({"Origin": here}, 200),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Sec-Fetch-Site": "none"}, 200),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+    ]:
+        answer = small.get("/runs", headers=headers)
         assert answer.status == status
         assert not [name for name in answer.headers if name.lower().startswith("access-control")]
 

@@ -83,7 +83,7 @@ def test_an_added_class_neither_swallows_nor_starves(text_only, factor):
 
 def test_without_it_loud_words_swallow_the_others():
     rows, _, words = part = world(seed=3)
-    loud = words[2] + rows.mean(axis=0)
+    loud = words[2] + 2 * rows.mean(axis=0)
     head = without(part, 2)
     bare = Head(head.class_names, head.weights, residual=head.residual, text_scale=head.text_scale)
     assert np.mean(extended(bare, loud).predict(rows) == "new") > 0.5

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from promptboost.config import BoostConfig
-from promptboost.encoders.base import members_of
-from promptboost.encoders.embedder import Embedder
+from promptboost.encoders.embedder import Embedder, members_of, open_embedder
 from promptboost.encoders.fake import FakeEncoder
-from promptboost.encoders.group import EncoderGroup, open_embedder
+from promptboost.encoders.group import EncoderGroup
 from promptboost.errors import DataError
 from promptboost.model import PromptEnsemble
 from promptboost.pool import build_pool
@@ -127,6 +126,48 @@ def test_a_refit_needs_two_classes(parts):
         Trainer().refit(ensemble, one_class, members, pool)
 
 
+@pytest.mark.parametrize("composer", ["gradient", "greedy"])
+def test_a_class_without_images_has_its_sentences_and_no_residual(parts, composer):
+    examples, pool, members = parts
+    names = pool.texts.class_names
+    bare = names.index("leaf")
+    some = examples.subset(np.flatnonzero(examples.labels != bare))
+    trainer = Trainer(BoostConfig(composer=composer, rounds=2, views_per_round=2, temperature=0.1))
+    stages = []
+    fitted = trainer.fit(some, pool, members, on_round=lambda text, _: stages.append(text))
+    sentences = [text for text in pool.texts.prompt_texts[bare] if text in SENTENCES["leaf"]]
+    for round_ in fitted.ensemble.rounds:
+        assert round_.banks["leaf"] == dict.fromkeys(sentences, 1)
+    assert fitted.ensemble.class_names == names
+    assert fitted.ensemble.pool_fingerprint == pool.texts.fingerprint
+    for head in fitted.heads:
+        assert not head.residual[bare].any()
+        assert head.balance.class_names == tuple(name for name in names if name != "leaf")
+    # The others are fitted as if the pool did not have it, and the fit can be resumed.
+    numbers = np.unique(some.labels, return_inverse=True)[1]
+    others = pool.of_classes(np.delete(np.arange(len(names)), bare))
+    alone = trainer.fit(replace(some, labels=numbers), others, members)
+    for name in alone.ensemble.class_names:
+        assert fitted.ensemble.prompts(name) == alone.ensemble.prompts(name)
+    assert trainer.fit(some, pool, members, resume=stages[0]).ensemble == fitted.ensemble
+    again = trainer.refit(fitted.ensemble, some, members, pool)
+    for head, other in zip(fitted.heads, again.heads, strict=True):
+        assert np.array_equal(head.matrix, other.matrix)
+
+
+def test_a_class_without_images_is_recognized_by_its_sentences(root):
+    examples, pool, members = embedded(root, open_embedder((FIRST,), cache=False))
+    for name in ("ember", "leaf", "sea"):  # those of night suit ember and sea better
+        bare = pool.texts.class_names.index(name)
+        shown = np.flatnonzero(examples.labels != bare)
+        for residual in (True, False):
+            trainer = Trainer(BoostConfig(residual=residual))
+            head = trainer.fit(examples.subset(shown), pool, members).head
+            right = head.predict_index(examples.rows) == examples.labels
+            assert right[examples.labels == bare].mean() >= 0.5, name
+            assert right[shown].mean() > 0.7, name
+
+
 def test_encoders_can_be_functions_of_texts(parts):
     examples, pool, members = parts
     fitted = Trainer().fit(examples, pool, [member.encode_texts for member in members])
@@ -134,3 +175,25 @@ def test_encoders_can_be_functions_of_texts(parts):
     assert [head.dim for head in fitted.heads] == [member.dim for member in members]
     predicted = fitted.head.predict_index(examples.rows[:, : members[0].dim])
     assert np.mean(predicted == examples.labels) > 0.8
+
+
+def test_a_class_has_at_most_one_template_and_no_more_prompts_than_copies(parts):
+    names = parts[1].texts.class_names
+    filled = dict(zip(names, map(set, parts[1].texts.template_texts), strict=True))
+    for rounds in (1, 3):
+        ensemble = (
+            Trainer(BoostConfig(rounds=rounds, copies=6, residual=False)).fit(*parts).ensemble
+        )
+        assert {sum(r.banks[name].values()) for r in ensemble.rounds for name in names} == {
+            6 // rounds
+        }
+        assert all(len(ensemble.prompts(name)) <= 6 for name in names)
+        for round_ in ensemble.rounds:
+            assert all(len(round_.banks[name].keys() & filled[name]) <= 1 for name in names)
+
+
+def test_templates_are_skipped_where_there_are_descriptions():
+    pool = build_pool(
+        ["owl", "bat"], templates=["a {}.", "the {}."], descriptions={"owl": ["eyes"]}
+    )
+    assert PoolTexts.of(pool).skipped == (2, 0)

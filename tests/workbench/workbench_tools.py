@@ -1,19 +1,29 @@
-"""A workbench on the loopback, as the command starts it, in a thread of the test."""
+"""A workbench on the loopback, served in a thread."""
 
 import queue
 import threading
 from contextlib import contextmanager
 
 from promptboost.report import write_card, write_report
+from promptboost.run.fit import fit_run
 from promptboost.run.holdout import open_held_out
 from promptboost.serve.limits import Limits
 from promptboost.workbench.application import serve_workbench
 from promptboost.workbench.state import Workbench, draft_folder, only_editor
+from tests.run.run_tools import request, write_images, write_sentences
 from tests.serve.server_tools import TOKEN, Client
 
 
+def fit_without_residual(root):
+    """Fit a run of 16 images per class without a residual."""
+    write_images(root / "images", count=16, noise=150.0)
+    write_sentences(root / "sentences.json")
+    alone = {"views": 1, "views_per_round": 1, "residual": False}
+    fit_run(**request(root, "run", cache=False, copies=40, **alone))
+
+
 class Bench(Client):
-    """Asks a workbench, and knows the newest state that it was told."""
+    """A client of a workbench that stores its newest state."""
 
     state = None
 
@@ -22,7 +32,7 @@ class Bench(Client):
         return self.state
 
     def step(self, path, status=200, **body):
-        """Ask for a change of the draft as it was seen last."""
+        """Change the draft at the last revision."""
         reply = self.post_json(path, {"revision": self.state["revision"], **body})
         assert reply.status == status, reply.body
         if status == 200:
@@ -45,22 +55,27 @@ class Bench(Client):
 
 
 @contextmanager
-def on_workbench(run, *, model=None, limits=None):
-    """Put a run on a workbench and serve it; the client has the bench, too."""
-    held_out = open_held_out(run, cache=False)
+def on_workbench(run, *, model=None, limits=None, **options):
+    """Serve a workbench for a run; yield a client that also has the workbench."""
+    held_out = open_held_out(run, needed=False, cache=False)
     with only_editor(draft_folder(run, held_out.ensemble.fingerprint)):
         opened = Workbench(
-            run, held_out, model=model, finish=(write_report, write_card), options={"cache": False}
+            run,
+            held_out,
+            model=model,
+            finish=(write_report, write_card),
+            options={"cache": False},
+            **options,
         )
         address, stop = queue.SimpleQueue(), threading.Event()
-        options = {
+        serving = {
             "token": TOKEN,
             "limits": Limits(stop_seconds=5.0, patience=2.0, **(limits or {})),
             "started": address.put,
             "stop": stop,
         }
         thread = threading.Thread(
-            target=serve_workbench, args=(opened,), kwargs=options, daemon=True
+            target=serve_workbench, args=(opened,), kwargs=serving, daemon=True
         )
         thread.start()
         client = Bench(int(address.get(timeout=30).split(":")[2].split("/")[0]), TOKEN)

@@ -1,24 +1,25 @@
-"""One weak classifier: a bank of prompts for every class, how it was composed, and its scores."""
+"""Weak classifiers: a bank of prompts for every class, its trace, and its scores."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.boosting.compiled import fill_hits, in_threads, multiply
-from promptboost.boosting.greedy.search import Effort
+from promptboost.boosting.compiled import in_threads, multiply, products
 from promptboost.boosting.grid import COSINE_UNIT, GridPool, GridRows, block_of, from_grid
 
-# Rows whose numbers stand in memory as floats at once.
+#: Prompts of a bank with at least this cosine are merged.
+NEARLY_EQUAL = 0.95
+# Rows converted to floats at once.
 _ROWS = 4096
-# Templates that one thread looks at, so that they share the work of reading rows.
-_TEMPLATES = 4
+# Numbers of a matrix that are processed at once.
+_NUMBERS = 2**17
 
 
 @dataclass(frozen=True)
 class Step:
-    """Copies of one prompt appended to the bank of one class, and the error after that."""
+    """Copies of a prompt appended to the bank of a class, and the resulting error."""
 
     class_index: int
     prompt: int
@@ -28,24 +29,18 @@ class Step:
 
 @dataclass(frozen=True)
 class GreedyTrace:
-    """How the greedy composer went: what it appended, in order, in how many cycles over all classes.
-
-    The last cycle changed nothing.
-    """
+    """Steps of the greedy composer."""
 
     steps: tuple[Step, ...]
-    cycles: int
-    effort: Effort
 
 
 @dataclass(frozen=True)
 class GradientTrace:
-    """How the gradient composer went: objective and Frank-Wolfe gap before each sweep, and at the end.
+    """Objective and Frank-Wolfe gap before each sweep of the gradient composer, and at the end.
 
-    The last gap is the certificate: no weighting of all prompts of the pool, whole copies or not, has an
-    objective lower by more than that (the images weighed as at the end, see
-    :class:`~promptboost.boosting.gradient.compose.GradientSettings`). `pool_reads` counts how often the
-    whole pool was looked at.
+    The last gap is a certificate: with the final image weights, no distribution over the prompts of the
+    pool has an objective lower by more than that. `pool_reads` counts how often slopes were computed for
+    the whole pool.
     """
 
     objectives: tuple[float, ...]
@@ -60,30 +55,16 @@ class GradientTrace:
 
 @dataclass(frozen=True)
 class Composition:
-    """One weak classifier, and how it was composed.
+    """One weak classifier."""
 
-    Attributes
-    ----------
-    template : int
-        The template every bank began with.
-    template_error : float
-        Weighted error with the template alone.
-    error : float
-        Weighted error of the weak classifier on the rows it was composed on.
-    template_copies : tuple of int
-        For each class, the copies of the template in its bank; may be 0.
-    banks : tuple of mapping of int to int
-        For each class, prompt → number of copies, in order of entry, without the template.
-    trace : GreedyTrace or GradientTrace
-        How it came about.
-    """
-
-    template: int
-    template_error: float
-    error: float
+    template: int  # index of the template that every bank started with
+    template_error: float  # weighted error with the template alone
+    error: float  # weighted error of the weak classifier on the rows it was composed on
+    # for each class, the copies of the template in its bank; may be 0
     template_copies: tuple[int, ...]
+    # for each class, prompt → number of copies, in order of entry, without the template
     banks: tuple[Mapping[int, int], ...]
-    trace: GreedyTrace | GradientTrace
+    trace: GreedyTrace | GradientTrace  # how the composer proceeded
 
     @property
     def composer(self) -> str:
@@ -105,19 +86,19 @@ def scores_of(weak: Composition, X: GridRows, pool: GridPool) -> NDArray[np.floa
         rows = [pool.templates[k, weak.template][None], pool.prompts[k][list(copies)]]
         sums[k], sizes[k] = counts @ np.concatenate(rows), counts.sum()
     scores = np.empty((len(X), K))
-    for number, part in enumerate(parts_of(len(X), pool.encoders)):
-        class_rows = block_of(sums, number, dim)
-        for start in range(part.start, part.stop, _ROWS):
-            some = slice(start, min(start + _ROWS, part.stop))
-            # Whole numbers, with no partial sum above 2**45: in double precision none is rounded.
-            scores[some] = multiply(class_rows, X[some].astype(np.float64)).T
+    for encoder, block in enumerate(encoder_slices(len(X), pool.encoders)):
+        class_rows = block_of(sums, encoder, dim)
+        for start in range(block.start, block.stop, _ROWS):
+            chunk = slice(start, min(start + _ROWS, block.stop))
+            # Integers below 2**45, so double precision is exact.
+            scores[chunk] = multiply(class_rows, X[chunk].astype(np.float64)).T
     return scores / (sizes * COSINE_UNIT)
 
 
-def parts_of(count: int, encoders: int) -> list[slice]:
-    """Return where the rows of each encoder are among those that are stacked."""
-    each = count // encoders
-    return [slice(e * each, (e + 1) * each) for e in range(encoders)]
+def encoder_slices(count: int, encoders: int) -> list[slice]:
+    """Return the slice of each encoder in stacked rows."""
+    size = count // encoders
+    return [slice(e * size, (e + 1) * size) for e in range(encoders)]
 
 
 def class_rows(weak: Composition, pool: GridPool) -> NDArray[np.float32]:
@@ -130,39 +111,78 @@ def class_rows(weak: Composition, pool: GridPool) -> NDArray[np.float32]:
     return rows
 
 
-def log_losses(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return each row's log loss: minus the logarithm of the probability of its label."""
+def without_duplicates(weak: Composition, pool: GridPool) -> Composition:
+    """Merge prompts with nearly equal embeddings; the one with more copies stays, of equals the first.
+
+    Prompts are compared from the heaviest to the lightest, the template first, by the mean cosine over
+    encoders.
+    """
+    template_copies, banks = [], []
+    for k, bank in enumerate(weak.banks):
+        copies = np.array([weak.template_copies[k], *bank.values()])
+        rows = [pool.templates[k, weak.template][None], pool.prompts[k][list(bank)]]
+        unit = from_grid(np.concatenate(rows))
+        cosines = unit @ unit.T / pool.encoders
+        distinct: list[int] = []
+        for i in np.argsort(-copies, kind="stable").tolist():
+            equal = next((j for j in distinct if cosines[i, j] >= NEARLY_EQUAL), i)
+            if equal == i:
+                distinct.append(i)
+            elif copies[i]:
+                copies[equal] += copies[i]
+                copies[i] = 0
+        template_copies.append(int(copies[0]))
+        banks.append({j: int(c) for j, c in zip(bank, copies[1:], strict=True) if c})
+    return replace(weak, template_copies=tuple(template_copies), banks=tuple(banks))
+
+
+def log_losses(
+    logits: NDArray[np.floating], labels: NDArray[np.int64], scale: float = 1.0
+) -> NDArray[np.float64]:
+    """Return the log loss of each row of logits, multiplied by `scale`."""
     losses = np.empty(len(labels))
-    for start in range(0, len(labels), _ROWS):
-        some, own = logits[start : start + _ROWS], labels[start : start + _ROWS]
-        highest = some.max(axis=1)
-        total = highest + np.log(np.exp(some - highest[:, None]).sum(axis=1))
-        losses[start : start + _ROWS] = total - some[np.arange(len(own)), own]
+    size = rows_at_once(logits.shape[1])
+    for start in range(0, len(labels), size):
+        chunk = slice(start, start + size)
+        block, true = logits[chunk] * scale, labels[chunk]
+        highest = block.max(axis=1)
+        right = block[np.arange(len(true)), true]
+        block -= highest[:, None]
+        losses[chunk] = highest + np.log(np.exp(block, out=block).sum(axis=1)) - right
     return losses
 
 
+def rows_at_once(columns: int, numbers: int = _NUMBERS) -> int:
+    """Return how many rows of a matrix to process at once."""
+    return max(1, numbers // max(columns, 1))
+
+
 def template_hits(X: GridRows, y: NDArray[np.int64], templates: GridRows) -> NDArray[np.bool_]:
-    """Return which template alone classifies which row rightly, shape (n, number of templates).
+    """Return whether each template alone classifies each row correctly, shape (n, number of templates).
 
-    This does not depend on the weights, so rows that return in later rounds need it only once. The rows
-    of several encoders are stacked.
+    This does not depend on the sample weights, so it can be reused in later rounds. The rows of several
+    encoders are stacked.
     """
-    number, dim = templates.shape[1], X.shape[1]
-    parts = parts_of(len(X), templates.shape[2] // dim)
-    hits = np.empty((number, len(X)), dtype=np.bool_)
+    K, number, dim = len(templates), templates.shape[1], X.shape[1]
+    hits = np.empty((len(X), number), dtype=np.bool_)
 
-    def fill(part: slice) -> None:
-        filled = np.ascontiguousarray(templates[:, part].transpose(1, 0, 2))
-        for e, rows in enumerate(parts):
-            fill_hits(X[rows], block_of(filled, e, dim), y[rows], hits[part, rows])
+    def fill(numbers: slice) -> None:
+        for t in range(numbers.start, numbers.stop):
+            for e, rows in enumerate(encoder_slices(len(X), templates.shape[2] // dim)):
+                prompts = block_of(np.ascontiguousarray(templates[:, t]), e, dim)
+                for start in range(rows.start, rows.stop, _ROWS):
+                    chunk = slice(start, min(start + _ROWS, rows.stop))
+                    cosines = np.empty((chunk.stop - start, K), dtype=np.int32)
+                    products(prompts, X[chunk], cosines)
+                    hits[chunk, t] = cosines.argmax(axis=1) == y[chunk]
 
-    in_threads(fill, number, X.size * len(templates) * number, chunk=_TEMPLATES)
-    return np.ascontiguousarray(hits.T)
+    in_threads(fill, number, X.size * K * number, chunk=1)
+    return hits
 
 
 def pick_template(
     hits: NDArray[np.bool_], grid_weights: NDArray[np.int64], rng: np.random.Generator
 ) -> int:
-    """Pick the template of least weighted error; ties are broken at random."""
+    """Choose the template with the least weighted error, at random among ties."""
     errors = np.array([int(grid_weights[~column].sum()) for column in hits.T])
     return int(rng.choice(np.flatnonzero(errors == errors.min())))

@@ -1,35 +1,30 @@
-"""The grid on which the search is exact.
+"""Fixed-point embeddings and weights, which make the search exact.
 
-A greedy search that flips predictions one by one meets ties all the time: equal weights, repeated
-prompts, scores that just draw level. In floating point the outcome of a tie depends on the order of
-a sum, so on the BLAS, the number of threads and the machine. Here it does not, because everything
-that is added up is an integer:
+A greedy search that flips predictions one by one meets many ties: equal weights, repeated prompts, equal
+scores. In floating point, the outcome of a tie depends on the order of summation, and so on the BLAS, the
+number of threads and the machine. Here all sums are over integers:
 
-* A unit row is rounded to multiples of ``1 / 32767`` and kept as int16. A cosine is then an integer
-  number of ``1 / 32767²``; it fits in 31 bits, and so does every partial sum of it (Cauchy-Schwarz),
-  whatever the order. The rounding moves a cosine by about 1e-5, as half precision does.
-* The score of a bank is kept as the sum over its copies and their number. Scores of two classes are
+* A unit row is rounded to multiples of ``1 / 32767`` and stored as int16. A cosine is then an integer
+  multiple of ``1 / 32767²`` that fits in 31 bits, as does every partial sum (Cauchy-Schwarz). Rounding
+  changes a cosine by about 1e-5, as half precision does.
+* The score of a bank is stored as a sum over its copies and their number. Scores of two classes are
   compared by cross-multiplication in int64, never divided.
 * A sample weight is a multiple of ``2**-36`` of the total.
 
-Where a fit has several encoders, the rows of each are a block of columns. A cosine is taken within one
-block, so all of this holds there too.
+With several encoders, the rows of each are a block of columns, and cosines are computed within a block.
 
-So "the fast search chooses what the plain one chooses" is a statement about integers, and a greedy fit on
-the same rows gives the same text on every machine.
+So the fast search provably chooses what a plain search chooses, and a greedy fit on the same rows gives
+the same text on every machine.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from promptboost.errors import EmbeddingError, LabelError, PoolError, WeightError
-
-if TYPE_CHECKING:
-    from promptboost.boosting.gradient.blocks import Keeper
 
 GridRows = NDArray[np.int16]
 DType = TypeVar("DType", bound=np.generic)
@@ -37,7 +32,7 @@ DType = TypeVar("DType", bound=np.generic)
 ROW_UNIT = 2**15 - 1
 COSINE_UNIT = ROW_UNIT**2
 WEIGHT_UNIT = 2**36
-# With at most 2**15 copies a bank, cross-multiplied scores stay below 2**61 and fit an int64.
+# With at most 2**15 copies per bank, cross-multiplied scores stay below 2**61 and fit an int64.
 MAX_BANK_SIZE = 2**15
 
 _LENGTH_TOLERANCE = 1e-2
@@ -46,8 +41,8 @@ _LENGTH_TOLERANCE = 1e-2
 def to_grid(rows: ArrayLike, *, name: str = "rows", encoders: int = 1) -> GridRows:
     """Round unit rows, shape (..., D), to the grid.
 
-    With several `encoders`, a row is made of as many blocks of equal width, each of length one; `name`
-    describes the rows in errors.
+    With several `encoders`, a row has one unit block per encoder, all of equal width. `name` describes
+    the rows in errors.
     """
     values = np.asarray(rows)
     if encoders > 1 and values.shape[-1] % encoders:
@@ -74,7 +69,7 @@ def to_grid(rows: ArrayLike, *, name: str = "rows", encoders: int = 1) -> GridRo
         where = tuple(int(j) for j in np.argwhere(off)[0])
         advice = "divide each row by its length first (promptboost.encoders.unit_rows does)"
         if lengths[where] == 0:
-            advice = "zeros point nowhere: leave it out, or embed it again"
+            advice = "a row of zeros has no direction: remove it or embed it again"
         raise EmbeddingError(
             f"{name}: row {_index(where)} has length {lengths[where]:.4g}, not 1; {advice}"
         )
@@ -85,20 +80,19 @@ def to_grid(rows: ArrayLike, *, name: str = "rows", encoders: int = 1) -> GridRo
 def from_grid(rows: GridRows) -> NDArray[np.float32]:
     """Return rows on the grid as floats again."""
     values = rows.astype(np.float32)
-    values *= np.float32(1 / ROW_UNIT)  # in place: there may be many
+    values *= np.float32(1 / ROW_UNIT)  # in place, to save memory
     return values
 
 
 def stacked(rows: GridRows, encoders: int) -> GridRows:
-    """Turn rows (n, E·D) of several encoders into (E·n, D): all of the first one, then of the next.
+    """Turn rows (n, E·D) of several encoders into (E·n, D): all of the first encoder, then of the next.
 
-    An encoder is one more view of an image, and has a row of its own. That would be a wide row with
-    zeros in all blocks but one; which block it is follows from its place, so no zero is multiplied.
+    Composers treat each encoder as another view of an image.
     """
     if encoders == 1:
         return np.ascontiguousarray(rows)
-    parts = rows.reshape(len(rows), encoders, -1).transpose(1, 0, 2)
-    return np.ascontiguousarray(parts).reshape(encoders * len(rows), -1)
+    blocks = rows.reshape(len(rows), encoders, -1).transpose(1, 0, 2)
+    return np.ascontiguousarray(blocks).reshape(encoders * len(rows), -1)
 
 
 def block_of(rows: NDArray[DType], number: int, dim: int) -> NDArray[DType]:
@@ -109,11 +103,11 @@ def block_of(rows: NDArray[DType], number: int, dim: int) -> NDArray[DType]:
 
 
 def weights_to_grid(weights: ArrayLike, count: int) -> NDArray[np.int64]:
-    """Round sample weights to integers that add up to about ``WEIGHT_UNIT``."""
+    """Round sample weights to integers with a sum of about ``WEIGHT_UNIT``."""
     values = np.asarray(weights, dtype=np.float64)
     if values.shape != (count,):
         raise WeightError(
-            f"expected {count} sample weights, one an image; got shape {values.shape}"
+            f"expected {count} sample weights, one per image, got shape {values.shape}"
         )
     if not np.isfinite(values).all():
         raise WeightError("sample weights must be finite")
@@ -122,7 +116,7 @@ def weights_to_grid(weights: ArrayLike, count: int) -> NDArray[np.int64]:
             f"sample weight {int(np.argmin(values))} is negative ({values.min():.4g})"
         )
     if values.max(initial=0.0) <= 0:
-        raise WeightError("all sample weights are zero: no image counts")
+        raise WeightError("all sample weights are zero")
     units: NDArray[np.int64] = np.rint(values / values.sum() * WEIGHT_UNIT).astype(np.int64)
     return units
 
@@ -133,11 +127,10 @@ def _index(where: tuple[int, ...]) -> str:
 
 @dataclass(frozen=True)
 class Shots:
-    """The labeled images: rows (n, D), of every class from 0 to K − 1 at least one.
+    """Labeled images: rows (n, D), with at least one image of every class from 0 to K − 1.
 
-    Views, (n, V, D), are random crops and flips of each image. Weak classifiers are composed on these,
-    sample weights updated on the originals. The rows of several encoders are side by side: see
-    ``boosting.grid.side_by_side``.
+    Views, (n, V, D), are random crops and flips of each image. Weak classifiers are composed on views;
+    sample weights are updated on the originals. The rows of several encoders are concatenated, (n, E·D).
     """
 
     originals: GridRows
@@ -169,13 +162,13 @@ class Shots:
         index = _checked_labels(labels, len(grid))
         if views is None:
             return cls(grid, index)
-        seen = to_grid(views, name="views", encoders=encoders)
-        if seen.ndim != 3 or seen.shape[::2] != grid.shape or seen.shape[1] == 0:
+        view_rows = to_grid(views, name="views", encoders=encoders)
+        if view_rows.ndim != 3 or view_rows.shape[::2] != grid.shape or view_rows.shape[1] == 0:
             raise EmbeddingError(
                 f"views: expected shape ({grid.shape[0]}, V, {grid.shape[1]}) with V >= 1 views of "
-                f"each image, got {seen.shape}"
+                f"each image, got {view_rows.shape}"
             )
-        return cls(grid, index, seen)
+        return cls(grid, index, view_rows)
 
     @property
     def n_classes(self) -> int:
@@ -185,19 +178,20 @@ class Shots:
 
 @dataclass(frozen=True)
 class GridPool:
-    """The prompts to choose from.
+    """Embedded templates and prompts.
 
-    The shared templates, (K, number of templates, D), are filled with each class's name, in one order
-    for all classes. The pool of each class, (P_k, D), may have another size, and duplicates. The rows of
-    several encoders are side by side, as those of the images; `scales` has what each one multiplies
-    cosines with, as a multiple of what the first does. A `keeper` keeps class blocks elsewhere than in this
-    process, where the prompts can be read too.
+    `templates`, (K, number of templates, D), are filled with the name of each class. `prompts` has the
+    pool of each class, (P_k, D), in which duplicates are allowed. The rows of several encoders are
+    concatenated; `scales` are their logit scales relative to that of the first. `skipped` is the number of
+    leading prompts of each class that the gradient composer leaves out; it is empty if there are none.
+    `merges` is whether nearly equal prompts of a bank are merged, as sentences are; examples are not.
     """
 
     templates: GridRows
     prompts: tuple[GridRows, ...]
     scales: tuple[float, ...] = (1.0,)
-    keeper: "Keeper | None" = None
+    skipped: tuple[int, ...] = ()
+    merges: bool = True
 
     @classmethod
     def from_rows(
@@ -205,6 +199,7 @@ class GridPool:
         templates: ArrayLike,
         prompts: Sequence[ArrayLike],
         scales: tuple[float, ...] = (1.0,),
+        skipped: tuple[int, ...] = (),
     ) -> "GridPool":
         """Check unit rows and put them on the grid, one class at a time.
 
@@ -226,12 +221,28 @@ class GridPool:
             _checked_prompts(k, block, grid.shape[2], len(scales))
             for k, block in enumerate(prompts)
         )
-        return cls(grid, rows, scales)
+        return cls(grid, rows, scales, skipped)
 
     @property
     def encoders(self) -> int:
-        """Number of encoders whose rows are side by side."""
+        """Number of encoders."""
         return len(self.scales)
+
+    @property
+    def candidates(self) -> tuple[GridRows, ...]:
+        """The prompts of each class that the gradient composer chooses from."""
+        if not self.skipped:
+            return self.prompts
+        return tuple(P[start:] for P, start in zip(self.prompts, self.skipped, strict=True))
+
+    def of_classes(self, classes: Sequence[int]) -> "GridPool":
+        """Return the pool of some classes."""
+        return replace(
+            self,
+            templates=self.templates[np.asarray(classes)],
+            prompts=tuple(self.prompts[k] for k in classes),
+            skipped=tuple(self.skipped[k] for k in classes) if self.skipped else (),
+        )
 
     def check_against(self, shots: Shots) -> None:
         """Check that images and prompts have the same classes and the same encoder."""
@@ -254,7 +265,7 @@ class GridPool:
 def _checked_labels(labels: ArrayLike, count: int) -> NDArray[np.int64]:
     index = np.asarray(labels)
     if index.shape != (count,):
-        raise LabelError(f"expected {count} labels, one an image; got shape {index.shape}")
+        raise LabelError(f"expected {count} labels, one per image, got shape {index.shape}")
     if index.dtype.kind not in "iu":
         raise LabelError(f"expected class indices 0 … K − 1, got {index.dtype}")
     if count == 0:

@@ -1,23 +1,26 @@
 """Boosting: SAMME.R over weak classifiers made of prompts.
 
 Each round draws views of every image, composes a weak classifier on them, applies it to the original
-images and raises the weight of those it gets wrong. A round depends only on the settings, its number
-and the weights it starts with, so a fit can be stopped after any round and continued.
+images and increases the weights of misclassified ones. A round depends only on the settings, its number
+and its initial weights, so a fit can be interrupted after any round and resumed.
 
-With several encoders each view has a row of each, and a composer sees them all. The weight belongs to the
-image: it changes by the mean over encoders of SAMME.R's exponent, so to the geometric mean of the weights
-that each encoder alone would give. A weight for each row instead would let an image that one encoder
-will never see rightly fill the rounds of that encoder, which no wording mends; this way, what is hard for
-all counts most, that is where the words are at fault. With one encoder it is SAMME.R.
+With several encoders each view has a row per encoder, but one weight per image. Its update uses the mean
+exponent over encoders, which gives the geometric mean of the weights that each encoder alone would give.
+So images that are hard for all encoders count most. With one encoder this is SAMME.R.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from promptboost.boosting.composition import Composition, scores_of, template_hits
+from promptboost.boosting.composition import (
+    Composition,
+    scores_of,
+    template_hits,
+    without_duplicates,
+)
 from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
 from promptboost.boosting.greedy.insertion import compose_greedily
 from promptboost.boosting.grid import GridPool, GridRows, Shots, stacked, weights_to_grid
@@ -34,19 +37,19 @@ class BoostSettings:
     rounds : int
         M, the number of weak classifiers.
     views_per_round : int
-        a, the number of views of each image drawn for a round; 0 composes on the originals.
+        a, the number of views per image and round; with 0 the original images are used.
     temperature : float
         τ of the softmax over scores.
     seed : int
-        Decides which views are drawn and how ties between templates are broken.
+        Seed for drawing views and for breaking ties between templates.
     max_copies : int, optional
-        The greedy composer adds at most so many copies of a prompt at once.
+        Maximum number of copies of a prompt that the greedy composer adds in one step.
     penalty : bool
-        The greedy composer compares prompts by the change of the error per copy, not by the change alone.
+        Whether the greedy composer compares prompts by the error change per copy or in total.
     patience : int, optional
-        Stop after this many rounds in a row that leave no error. Never by default.
+        Stop after this many consecutive rounds without error. Never by default.
     gradient : GradientSettings, optional
-        Compose by gradient, with these; by default greedily, as in the paper.
+        Settings of the gradient composer; by default the paper's greedy composer is used.
     """
 
     rounds: int = 50
@@ -77,10 +80,10 @@ class BoostSettings:
 
 @dataclass(frozen=True)
 class BoostState:
-    """Where a fit stands: all that is needed to continue it.
+    """State of a fit, from which it can be resumed.
 
-    The sample weights are those of the next round and add up to one; the last `quiet_rounds` left no
-    error; `finished` says that there is nothing more to do, whatever the number of rounds asked.
+    The sample weights are those of the next round and sum to one. The last `quiet_rounds` rounds had no
+    error. `finished` is set if `patience` has ended the fit.
     """
 
     rounds_done: int
@@ -91,10 +94,7 @@ class BoostState:
 
 @dataclass(frozen=True)
 class BoostRound:
-    """One finished round: a weak classifier, and where the fit stands after it.
-
-    The error on the original images is under the weights it was composed with.
-    """
+    """A weak classifier, its weighted error on the original images, and the state after its round."""
 
     composition: Composition
     original_error: float
@@ -110,9 +110,9 @@ def boost(
     state: BoostState | None = None,
     progress: Progress = no_progress,
 ) -> Iterator[BoostRound]:
-    """Run the rounds one after the other.
+    """Iterate over boosting rounds.
 
-    Input is checked at once; work starts when the first round is asked for.
+    Input is checked immediately; each round runs when the iterator advances.
 
     Parameters
     ----------
@@ -121,18 +121,21 @@ def boost(
     settings : BoostSettings, optional
         The paper's by default.
     weights : array of float, shape (n,), optional
-        Sample weights to start with; uniform by default.
+        Initial sample weights; uniform by default.
     state : BoostState, optional
-        Where to continue: the state of the last round of an earlier call.
+        State after the last round of an interrupted fit.
     progress : callable, optional
         Called after each sweep of the gradient composer, and after each round of the greedy one.
 
     Examples
     --------
-    >>> from promptboost.testing import clip_like
-    >>> task = clip_like(n_classes=4, shots=4, views=8, prompts=30, seed=0)
-    >>> shots = Shots.from_rows(task.images, task.labels, task.views)
-    >>> pool = GridPool.from_rows(task.templates, task.prompts)
+    >>> from promptboost.encoders.base import unit_rows
+    >>> rng = np.random.default_rng(0)
+    >>> images, templates, prompts = (
+    ...     unit_rows(rng.standard_normal((4 * n, 16))).reshape(4, n, 16) for n in (9, 2, 30)
+    ... )
+    >>> shots = Shots.from_rows(images[:, 0], np.arange(4), images[:, 1:])
+    >>> pool = GridPool.from_rows(templates, list(prompts))
     >>> rounds = list(boost(shots, pool, BoostSettings(rounds=3)))
     >>> [r.state.rounds_done for r in rounds]
     [1, 2, 3]
@@ -144,29 +147,27 @@ def boost(
         n = len(shots.labels)
         state = BoostState(0, _normalized(np.ones(n) if weights is None else weights, n))
     elif weights is not None:
-        raise WeightError("pass start weights or a state to continue from, not both")
+        raise WeightError("pass initial weights or a state to resume from, not both")
     else:
-        weights_to_grid(state.weights, len(shots.labels))  # checked, but kept to the last bit
+        weights_to_grid(
+            state.weights, len(shots.labels)
+        )  # only a check; the weights stay as they are
     return _rounds(shots, pool, settings, state, progress)
 
 
 def _rounds(
-    shots: Shots,
-    pool: GridPool,
-    settings: BoostSettings,
-    state: BoostState,
-    progress: Progress,
+    shots: Shots, pool: GridPool, settings: BoostSettings, state: BoostState, progress: Progress
 ) -> Iterator[BoostRound]:
-    views = _ViewDraws(shots, pool, settings)
+    views = _ViewSampler(shots, pool, settings)
     while state.rounds_done < settings.rounds and not state.finished:
         weak = _compose(views, pool, settings, state, progress)
-        done = _finish_round(shots, pool, settings, state, weak)
-        state = done.state
-        yield done
+        finished = _finish_round(shots, pool, settings, state, weak)
+        state = finished.state
+        yield finished
 
 
 def _compose(
-    views: "_ViewDraws",
+    views: "_ViewSampler",
     pool: GridPool,
     settings: BoostSettings,
     state: BoostState,
@@ -189,21 +190,31 @@ def _compose(
         )
         progress("composing", number + 1, settings.rounds)
         return weak
-    # Each sweep counts as a round does for the greedy composer: it has views of its own.
+    # Each sweep draws new views, as each round of the greedy composer does.
     first = number * (settings.gradient.sweeps + 1)
     X, y, owners, hits = views.draw(first)
-    weights, asked = state.weights[owners], settings.gradient
 
-    def of_round(stage: str, done: int, total: int | None) -> None:
-        several = settings.rounds > 1
-        progress(
-            f"{stage} round {number + 1} of {settings.rounds}" if several else stage, done, total
-        )
+    def round_progress(stage: str, done: int, total: int | None) -> None:
+        suffix = f" round {number + 1} of {settings.rounds}" if settings.rounds > 1 else ""
+        progress(stage + suffix, done, total)
 
-    fresh = None if views.always_the_same else (lambda sweep: views.rows(first + sweep))
-    return compose_by_gradient(
-        X, y, weights, pool, asked, rng=rng, hits=hits, fresh=fresh, progress=of_round
+    composed = compose_by_gradient(
+        X,
+        y,
+        state.weights[owners],
+        pool,
+        settings.gradient,
+        rng=rng,
+        hits=hits,
+        fresh=None if views.constant else lambda sweep: views.rows(first + sweep),
+        progress=round_progress,
     )
+    weak = without_duplicates(composed, pool) if pool.merges else composed
+    if weak.banks == composed.banks:
+        return composed
+    right = scores_of(weak, X, pool).argmax(axis=1) == y
+    shares = state.weights[owners] / state.weights[owners].sum()
+    return replace(weak, error=float(shares[~right].sum()))
 
 
 def _finish_round(
@@ -212,14 +223,13 @@ def _finish_round(
     n, K = len(shots.labels), len(pool.prompts)
     scores = scores_of(weak, stacked(shots.originals, pool.encoders), pool)
     scores = scores.reshape(pool.encoders, n, K)
-    wrong = (scores.argmax(axis=2) != shots.labels).mean(axis=0)  # the share of encoders
+    wrong = (scores.argmax(axis=2) != shots.labels).mean(axis=0)  # share of encoders
     error = float((state.weights * wrong)[wrong > 0].sum())
     quiet = state.quiet_rounds + 1 if weak.error == 0 else 0
     finished = settings.patience is not None and quiet >= settings.patience
     mean = scores.mean(axis=0)  # the exponent is linear in the scores
     weights = updated_weights(state.weights, mean, shots.labels, settings.temperature)
-    after = BoostState(state.rounds_done + 1, weights, quiet, finished)
-    return BoostRound(weak, error, after)
+    return BoostRound(weak, error, BoostState(state.rounds_done + 1, weights, quiet, finished))
 
 
 def updated_weights(
@@ -230,23 +240,23 @@ def updated_weights(
 ) -> NDArray[np.float64]:
     """Return the weights after a round of SAMME.R: ``w · exp(−(K−1)/K · ỹᵀ log p)``, normalized.
 
-    The log-partition of the softmax cancels in ``ỹᵀ log p = (s_y − mean of the other s)/τ``, so the
-    scores are enough, and no probability has to be clipped.
+    The log-partition of the softmax cancels in ``ỹᵀ log p = (s_y − mean of the other s)/τ``, so no
+    probability has to be clipped.
     """
     n, K = scores.shape
     true = scores[np.arange(n), labels]
     others = (scores.sum(axis=1) - true) / (K - 1)
     exponent = -(K - 1) / K * (true - others) / temperature
-    # Relative to the largest of those that count: one of weight zero must not drown them.
+    # Relative to the largest exponent of an image with positive weight, so that exp does not underflow.
     growth = np.exp(np.minimum(exponent - exponent[weights > 0].max(), 0.0))
     return _normalized(weights * growth, n)
 
 
-class _ViewDraws:
-    """The views that each round sees.
+class _ViewSampler:
+    """Draws views for each round, without replacement.
 
-    Views of an image are dealt like cards: a in each round, and all are shuffled anew when fewer than a
-    are left. So a bank of V >= M·a views has fresh ones in every round.
+    The V views of an image are shuffled and split into rounds of a; when fewer than a are left, all are
+    shuffled again.
     """
 
     def __init__(self, shots: Shots, pool: GridPool, settings: BoostSettings) -> None:
@@ -254,17 +264,17 @@ class _ViewDraws:
         number = 1 if settings.views_per_round == 0 else self._bank().shape[1]
         n, self._encoders = len(shots.labels), pool.encoders
         self._hits = np.zeros((self._encoders, n, number, pool.templates.shape[1]), dtype=np.bool_)
-        self._known = np.zeros((n, number), dtype=np.bool_)
+        self._has_hits = np.zeros((n, number), dtype=np.bool_)
 
     @property
-    def always_the_same(self) -> bool:
-        """Whether every draw has the same rows: the originals, or all views."""
+    def constant(self) -> bool:
+        """Whether every round has the same rows: the originals, or all views."""
         return self._settings.views_per_round in (0, self._bank().shape[1])
 
     def rows(self, round_index: int) -> GridRows:
         """Return the rows of one round."""
         rows = self._bank()
-        if not self.always_the_same:
+        if not self.constant:
             views = self._views_of(round_index)
             rows = rows[np.arange(len(views))[:, None], views]
         return stacked(rows.reshape(-1, rows.shape[2]), self._encoders)
@@ -272,21 +282,20 @@ class _ViewDraws:
     def draw(
         self, round_index: int
     ) -> tuple[GridRows, NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the rows, labels, owning images, and template hits of one round.
+        """Return the rows, labels, image indices and template hits of one round.
 
-        The rows of several encoders are stacked: the same views, in the same order, by each.
+        The rows of several encoders are stacked, with the same views in the same order.
         """
         views = self._views_of(round_index)
         E, owners = self._encoders, np.repeat(np.arange(len(views)), views.shape[1])
         flat = views.ravel()
         rows = self.rows(round_index)
         y = self._shots.labels[owners]
-        new = ~self._known[owners, flat]
+        new = ~self._has_hits[owners, flat]
         if new.any():
-            some, its_y = rows[np.tile(new, E)], np.tile(y[new], E)
-            hits = template_hits(some, its_y, self._pool.templates)
+            hits = template_hits(rows[np.tile(new, E)], np.tile(y[new], E), self._pool.templates)
             self._hits[:, owners[new], flat[new]] = hits.reshape(E, -1, hits.shape[1])
-            self._known[owners[new], flat[new]] = True
+            self._has_hits[owners[new], flat[new]] = True
         hits = self._hits[:, owners, flat].reshape(len(rows), -1)
         return rows, np.tile(y, E), np.tile(owners, E), hits
 
@@ -300,11 +309,11 @@ class _ViewDraws:
         if a == 0:
             return np.zeros((n, 1), dtype=np.int64)
         V = self._bank().shape[1]
-        if a == V:  # in one order, so that nothing depends on the seed that need not
+        if a == V:  # independent of the seed
             return np.tile(np.arange(V), (n, 1))
-        deal, turn = divmod(round_index, V // a)
-        # The stream of a deal is separate from the one that breaks ties in its rounds.
-        rng = np.random.default_rng([self._settings.seed, deal, 1])
+        shuffle, turn = divmod(round_index, V // a)
+        # A stream separate from the one that breaks ties between templates.
+        rng = np.random.default_rng([self._settings.seed, shuffle, 1])
         order = rng.permuted(np.tile(np.arange(V), (n, 1)), axis=1)
         return np.asarray(order[:, turn * a : (turn + 1) * a])
 
@@ -312,7 +321,7 @@ class _ViewDraws:
 def _check_views(shots: Shots, a: int) -> None:
     if a and shots.views is None:
         raise SettingError(
-            f"views_per_round is {a} but no views were given; give views or set views_per_round=0"
+            f"views_per_round is {a}, but there are no views; pass views or set views_per_round=0"
         )
     if shots.views is not None and shots.views.shape[1] < a:
         raise SettingError(
@@ -322,5 +331,5 @@ def _check_views(shots: Shots, a: int) -> None:
 
 def _normalized(weights: ArrayLike, count: int) -> NDArray[np.float64]:
     values = np.asarray(weights, dtype=np.float64)
-    weights_to_grid(values, count)  # raises if they cannot be weights
+    weights_to_grid(values, count)  # raises on invalid weights
     return np.asarray(values / values.sum())

@@ -1,54 +1,64 @@
 """Logit scales chosen by cross-validation: of the gradient composer, of probabilities, of encoders."""
 
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from promptboost.boosting.compiled import in_threads
 from promptboost.boosting.composition import (
     Composition,
     class_rows,
+    encoder_slices,
     log_losses,
-    parts_of,
     scores_of,
     template_hits,
 )
 from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
-from promptboost.boosting.grid import COSINE_UNIT, GridPool, GridRows, Shots, block_of, stacked
+from promptboost.boosting.grid import (
+    COSINE_UNIT,
+    DType,
+    GridPool,
+    GridRows,
+    Shots,
+    block_of,
+    stacked,
+)
 from promptboost.boosting.samme import BoostSettings, boost
-from promptboost.errors import EncoderError
+from promptboost.errors import EncoderError, WeightError
 from promptboost.progress import Progress, no_progress
 
 Scores = NDArray[np.floating]
 
-#: Scales that may be tried, as multiples of the encoder's own; the first one is the starting point.
+#: Candidate scales, as multiples of the encoder's own scale; the preferred one comes first.
 FACTORS = (3.0, 2.0, 4.0, 6.0, 1.0)
 
-_MOST_FOLDS = 4
-# Folds are set aside one after the other until there are so many images to compare scales by, and at the
-# scale chosen some more: they also tell how sure the text may be of images it has not seen.
-_TO_COMPARE = 128
-_TO_JUDGE = 256
-# Enough to tell scales apart; the last sweeps of a fit are about the last copies.
-_SWEEPS = 10
-# More rows or prompts a class than these make a fit better, but no choice of a scale: see `_Parts`.
-_MOST_ROWS = 1024
-_MOST_PROMPTS = 256
-# Class rows of so many numbers make a composition small: it needs some hundred times the room of them.
-_SMALL = 2**18
+_MAX_FOLDS = 4
+# Held-out images that suffice to compare scales, and to calibrate probabilities at the chosen scale.
+# Further folds are not evaluated.
+_ENOUGH_TO_COMPARE = 128
+_ENOUGH_TO_CALIBRATE = 256
+# Limits that keep cross-validation cheap without changing the choice. More sweeps, rows or prompts
+# improve a fit, but hardly the comparison of scales.
+_MAX_SWEEPS = 10
+_MAX_ROWS = 1024
+_MAX_PROMPTS = 256
+# Up to this size (K·D) folds are composed in parallel. Each takes some hundred times the memory.
+_PARALLEL_SIZE = 2**18
 _STAGE = "cross-validating"
-_LOUDNESS = np.geomspace(0.1, 10.0, 41)
+_RESCALINGS = np.geomspace(0.1, 10.0, 41)
 
 
 @dataclass(frozen=True)
-class FoldTexts:
-    """Texts composed without some of the images: number f without those of fold f, `rows` (F, K, D).
+class FoldClassRows:
+    """Class rows (F, K, D) of F weak classifiers; number f is composed without the images of fold f.
 
-    The fold of an image is −1 if no text was composed without it.
+    `fold` has the fold of each image, −1 for images that are in the training set of all of them.
     """
 
     fold: NDArray[np.int64]
@@ -57,33 +67,32 @@ class FoldTexts:
 
 @dataclass(frozen=True)
 class ScaleChoice:
-    """A logit scale, and why: scale → log loss on the images set aside, dealt into so many folds.
+    """A logit scale chosen by cross-validation."""
 
-    There are none if there were too few images. `held_out` are the scores, (n, K), of each image when it
-    was set aside, NaN if it never was, composed at the scale chosen; with several encoders those of the
-    first, then those of the next: (E·n, K). `texts` are those of the folds, at that scale. Scales were
-    `compared` on so many of the folds: fewer than all where there are many images.
-    """
-
-    logit_scale: float
-    folds: int
-    losses: dict[float, float]
+    logit_scale: float  # the chosen scale
+    folds: int  # number of folds; 0 if there are too few images for cross-validation
+    losses: dict[float, float]  # mean log loss on held-out images for each scale that was tried
+    # (E·n, K): held-out scores of the n images at the chosen scale, by each of E encoders in turn.
+    # Rows of images that were never held out are NaN.
     held_out: NDArray[np.float32] | None = field(default=None, repr=False, compare=False)
-    texts: FoldTexts | None = field(default=None, repr=False, compare=False)
-    compared: int = 0
+    # class rows of the classifiers that were composed at the chosen scale
+    fold_class_rows: FoldClassRows | None = field(default=None, repr=False, compare=False)
+    # number of folds in which scales were compared; fewer than `folds` if there are many images
+    folds_compared: int = 0
 
     def __str__(self) -> str:
         if not self.losses:
             return (
                 f"logit scale {self.logit_scale:g}, {FACTORS[0]:g} × the encoder's own: "
-                "a class has one image only, so none can be set aside to choose by"
+                "no cross-validation, because a class has only one image"
             )
-        tried = ", ".join(f"{scale:g}: {loss:.3f}" for scale, loss in sorted(self.losses.items()))
-        some = f"{self.compared} of " if self.compared < self.folds else ""
+        losses = ", ".join(f"{scale:g}: {loss:.3f}" for scale, loss in sorted(self.losses.items()))
+        partly = f"{self.folds_compared} of " if self.folds_compared < self.folds else ""
         best = self.losses.get(self.logit_scale, 0.0) <= min(self.losses.values())
         return (
-            f"logit scale {self.logit_scale:g}, by the log loss on images set aside "
-            f"({some}{self.folds} folds; {tried}{'' if best else '; none is surely better'})"
+            f"logit scale {self.logit_scale:g}, by the log loss on held-out images "
+            f"({partly}{self.folds} folds; {losses}"
+            f"{'' if best else '; within one standard error of the best'})"
         )
 
 
@@ -99,255 +108,270 @@ def choose_scale(
 ) -> ScaleChoice:
     """Choose the logit scale of the gradient composer by cross-validation over images.
 
-    Views of an image never stand on both sides. The same input gives the same choice. It composes on so
-    many `views` of each image, 0 for the images themselves, which also stand for their views where these
-    are more than 1,024; and on 256 prompts of each class, drawn from all. A quarter of the images is set
-    aside at a time, and no further one where that makes 128 images, or 256 at the scale chosen. What is
-    tried are `factors` of the encoder's own scale, the preferred one first; those far from the best are
-    left out. Several encoders have one factor, each of its own scale, and the loss of an image is the mean
-    of theirs. `progress` is called after each composition.
+    The choice is deterministic. It is the first of `factors` whose log loss on held-out images is within
+    one standard error of the least. Factors far from the best are not tried.
+
+    All views of an image are in the same fold. With up to four folds, evaluation stops after the fold
+    that completes 128 held-out images (256 at the chosen scale). Weak classifiers are composed on at most
+    256 prompts per class.
+
+    With several encoders, a factor applies to the scale of each, and the loss of an image is the mean over
+    encoders. The `encoder_scale`, that of the encoder, is multiplied by the `factors`, the preferred one
+    first; the scale in the `settings` is ignored. Only the original images are used if `views` is 0, or if
+    there are more than 1,024 views in total.
     """
-    folds = min(int(np.bincount(shots.labels).min()), _MOST_FOLDS)
+    folds = _fold_count(shots)
     if folds < 2:
         return ScaleChoice(encoder_scale * factors[0], 0, {})
-    parts = _Parts(shots, pool, folds, views)
-    asked = _few_sweeps(settings)
-    parts.watch(progress, most=len(factors) * parts.compared + parts.judged - parts.compared)
-    labels = shots.labels[parts.aside(range(parts.compared))]
-    tried: dict[float, NDArray[np.float64]] = {}
-    composed: dict[float, list[_Aside]] = {}
-    while due := _due(tried, factors):
-        scales = [replace(asked, logit_scale=encoder_scale * factor) for factor in due]
-        done = parts.compose(scales, range(parts.compared))
-        composed |= zip(due, done, strict=True)
-        for factor in due:
-            scores = parts.scores(composed[factor])
-            tried[factor] = np.mean(
+    validation = _CrossValidation(shots, pool, folds, views, progress, len(factors))
+    compared = np.isin(validation.fold, range(validation.folds_compared))
+    losses: dict[float, NDArray[np.float64]] = {}
+    fits: dict[float, list[_FoldFit]] = {}
+    while new_factors := _next_factors(losses, factors):
+        scaled = [replace(settings, logit_scale=encoder_scale * factor) for factor in new_factors]
+        new_fits = validation.fit(scaled, range(validation.folds_compared))
+        fits |= zip(new_factors, new_fits, strict=True)
+        for factor in new_factors:
+            scores = validation.held_out_scores(fits[factor])
+            losses[factor] = np.mean(
                 [
-                    _losses(encoder_scale * factor * relative * some, labels)
-                    for relative, some in zip(pool.scales, scores, strict=True)
+                    calibrated_losses(
+                        encoder_scale * factor * relative * encoder_scores[compared],
+                        shots.labels[compared],
+                    )
+                    for relative, encoder_scores in zip(pool.scales, scores, strict=True)
                 ],
                 axis=0,
             )
-    losses = np.stack(list(tried.values()))
-    means = losses.mean(axis=1)
-    behind = losses - losses[means.argmin()]
-    doubt = behind.std(axis=1, ddof=1) / np.sqrt(len(labels))
-    as_good = behind.mean(axis=1) <= doubt
-    chosen = next(f for f in factors if f in tried and as_good[list(tried).index(f)])
-    table = {encoder_scale * f: float(mean) for f, mean in zip(tried, means, strict=True)}
+    means = {factor: float(values.mean()) for factor, values in losses.items()}
+    best = losses[min(means, key=lambda factor: means[factor])]
+
+    def as_good(factor: float) -> bool:
+        excess = losses[factor] - best
+        return bool(excess.mean() <= excess.std(ddof=1) / np.sqrt(len(excess)))
+
+    chosen = next(factor for factor in factors if factor in losses and as_good(factor))
     scale = encoder_scale * chosen
-    (further,) = parts.compose(
-        [replace(asked, logit_scale=scale)], range(parts.compared, parts.judged)
+    (further,) = validation.fit(
+        [replace(settings, logit_scale=scale)],
+        range(validation.folds_compared, validation.folds_used),
     )
-    parts.finish()
-    every = [*composed[chosen], *further]
-    held_out = np.full((pool.encoders, *parts.shape), np.nan, dtype=np.float32)
-    held_out[:, parts.fold >= 0] = parts.scores(every)
+    chosen_fits = [*fits[chosen], *further]
+    validation.finish()
     return ScaleChoice(
         scale,
         folds,
-        table,
-        held_out.reshape(-1, parts.shape[1]),
-        parts.texts(every),
-        parts.compared,
+        {encoder_scale * factor: mean for factor, mean in means.items()},
+        np.concatenate(validation.held_out_scores(chosen_fits)).astype(np.float32),
+        validation.class_rows(chosen_fits),
+        validation.folds_compared,
     )
 
 
-def fold_texts(
-    shots: Shots,
-    pool: GridPool,
-    settings: GradientSettings,
-    *,
-    views: int = 0,
-    progress: Progress = no_progress,
-) -> FoldTexts | None:
-    """Compose texts on parts of the images, as :func:`choose_scale` does; None if there are too few."""
-    folds = min(int(np.bincount(shots.labels).min()), _MOST_FOLDS)
-    if folds < 2:
+def fold_class_rows(
+    shots: Shots, pool: GridPool, settings: BoostSettings, progress: Progress = no_progress
+) -> FoldClassRows | None:
+    """Compose a weak classifier without the images of each fold, as :func:`choose_scale` does.
+
+    Return their class rows; None for the greedy composer, and with too few images.
+    """
+    folds, gradient = _fold_count(shots), settings.gradient
+    if folds < 2 or gradient is None or gradient.logit_scale is None:
         return None
-    parts = _Parts(shots, pool, folds, views)
-    parts.watch(progress, most=parts.judged)
-    (done,) = parts.compose([_few_sweeps(settings)], range(parts.judged))
-    parts.finish()
-    return parts.texts(done)
+    validation = _CrossValidation(shots, pool, folds, settings.views_per_round, progress)
+    (fits,) = validation.fit([gradient], range(validation.folds_used))
+    validation.finish()
+    return validation.class_rows(fits)
 
 
-def _few_sweeps(settings: GradientSettings) -> GradientSettings:
-    return replace(settings, sweeps=min(settings.sweeps, _SWEEPS))
+def _fold_count(shots: Shots) -> int:
+    return int(held_out_folds(shots.labels).max()) + 1
 
 
-def _losses(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return each image's log loss, at the loudness that suits all best."""
-    best = lowest(lambda loud: float(log_losses(logits * loud, labels).mean()), _LOUDNESS)
-    return log_losses(logits * best, labels)
+def calibrated_losses(
+    logits: NDArray[np.floating], labels: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the log loss of each image after rescaling all logits by the best factor."""
+    factor = minimize_convex(
+        lambda factor: float(log_losses(logits, labels, factor).mean()), _RESCALINGS
+    )
+    return log_losses(logits, labels, factor)
 
 
-def lowest(value: Callable[[float], float], scales: NDArray[np.float64]) -> float:
-    """Return the scale of least value, which is convex: as a log loss is in a scale of its logits."""
-    known: dict[int, float] = {}
+def minimize_convex(function: Callable[[float], float], grid: NDArray[np.float64]) -> float:
+    """Return the point of a grid where a convex function is least, by bisection.
 
-    def at(place: int) -> float:
-        if place not in known:
-            known[place] = value(float(scales[place]))
-        return known[place]
-
-    low, high = 0, len(scales) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if at(middle) <= at(middle + 1):
-            high = middle
-        else:
-            low = middle + 1
-    return float(scales[low])
+    The log loss is convex in a factor on the logits.
+    """
+    value = cache(lambda index: function(float(grid[index])))
+    rising = bisect_left(
+        range(len(grid) - 1), True, key=lambda index: value(index) <= value(index + 1)
+    )
+    return float(grid[rising])
 
 
-def _due(tried: Mapping[float, NDArray[np.float64]], factors: Sequence[float]) -> list[float]:
-    """Return the factors to try next: the first with its neighbors, then those of the best so far."""
+def _next_factors(
+    losses: Mapping[float, NDArray[np.float64]], factors: Sequence[float]
+) -> list[float]:
+    """Return the factors to try next: the first one and its neighbors, then a neighbor of the best."""
+    best = min(losses, key=lambda factor: float(losses[factor].mean())) if losses else factors[0]
     order = sorted(factors)
-
-    def around(factor: float) -> list[float]:
-        at = order.index(factor)
-        near = order[max(at - 1, 0) : at + 2]
-        return [one for one in factors if one in near and one not in tried]
-
-    if not tried:
-        return around(factors[0])
-    return around(min(tried, key=lambda factor: float(tried[factor].mean())))[:1]
+    index = order.index(best)
+    neighbors = order[max(index - 1, 0) : index + 2]
+    untried = [factor for factor in factors if factor in neighbors and factor not in losses]
+    return untried[:1] if losses else untried
 
 
 @dataclass(frozen=True)
-class _Aside:
-    """What was composed without the images of a fold, and their scores, (E, m, K)."""
+class _FoldFit:
+    """A weak classifier composed without the images of a fold, and the scores (E, m, K) of those images."""
 
-    part: int
+    fold: int
     composition: Composition
     scores: NDArray[np.float64]
 
 
-class _Parts:
-    """The images, dealt to folds, and what is composed on: a dozen compositions, so as little as will do.
+class _CrossValidation:
+    """Folds of images, and the reduced training rows and prompts that are used with them.
 
-    Images are fewer than their views, and prompts drawn from the pool fewer than all. Both are chosen
-    without a look at any label, so nothing is learned of the images set aside.
+    Rows and prompts are selected without regard to labels, so nothing leaks from held-out images.
+
+    `fold` has the fold of each image, −1 for images that are never held out.
     """
 
-    def __init__(self, shots: Shots, pool: GridPool, folds: int, views: int) -> None:
+    def __init__(
+        self,
+        shots: Shots,
+        pool: GridPool,
+        folds: int,
+        views: int,
+        progress: Progress,
+        scales: int = 1,
+    ) -> None:
         self._shots, self._encoders, self._lock = shots, pool.encoders, threading.Lock()
-        fold = dealt(shots.labels, folds)
-        self.compared, self.judged = _folds_used(fold)
-        self.fold = np.where(fold < self.judged, fold, -1)
-        self._rows = _bank(shots, views)
-        # Class blocks elsewhere know nothing of the part that is drawn.
-        self._pool = replace(pool, prompts=tuple(drawn(P) for P in pool.prompts), keeper=None)
-        self._hits = template_hits(
-            self._flat(self._rows), self._labels(np.arange(len(shots.labels))), pool.templates
-        ).reshape(self._encoders, *self._rows.shape[:2], -1)
+        self.fold = held_out_folds(shots.labels)
+        held_out = np.bincount(self.fold[self.fold >= 0]).cumsum()[:-1]
+        self.folds_compared = 1 + int(np.searchsorted(held_out, _ENOUGH_TO_COMPARE))
+        self.folds_used = 1 + int(np.searchsorted(held_out, _ENOUGH_TO_CALIBRATE))
+        self.fold[self.fold >= self.folds_used] = -1
+        self._rows = _training_rows(shots, views)
+        prompts = tuple(sample_prompts(rows) for rows in pool.candidates)
+        self._pool = replace(pool, prompts=prompts, skipped=())
+        labels = self._row_labels(np.arange(len(shots.labels)))
+        hits = template_hits(self._stacked(self._rows), labels, pool.templates)
+        self._hits = hits.reshape(self._encoders, *self._rows.shape[:2], -1)
+        self._progress, self._done = progress, 0
+        self._total = (scales - 1) * self.folds_compared + self.folds_used
+        progress(_STAGE, 0, self._total)
 
-    def watch(self, progress: Progress, *, most: int) -> None:
-        """Report each composition, of `most` at the most."""
-        self._progress, self._most, self._composed = progress, most, 0
-        progress(_STAGE, 0, most)
+    def fit(self, settings: Sequence[GradientSettings], folds: range) -> list[list[_FoldFit]]:
+        """Compose a weak classifier with each of the settings for each fold."""
+        tasks = [(each, fold) for each in settings for fold in folds]
+        fits: dict[int, _FoldFit] = {}
+
+        def run(numbers: slice) -> None:
+            for number in range(numbers.start, numbers.stop):
+                fits[number] = self._fit_fold(*tasks[number])
+                with self._lock:
+                    self._done += 1
+                    self._progress(_STAGE, self._done, self._total)
+
+        # A large composition has work for all threads, and needs the memory.
+        K, dim = len(self._pool.prompts), self._pool.templates.shape[2]
+        chunk = 1 if K * dim <= _PARALLEL_SIZE else len(tasks)
+        in_threads(run, len(tasks), self._rows.size * K * _MAX_SWEEPS, chunk=chunk)
+        ordered = [fits[number] for number in range(len(tasks))]
+        return [ordered[i * len(folds) : (i + 1) * len(folds)] for i in range(len(settings))]
+
+    def _fit_fold(self, settings: GradientSettings, fold: int) -> _FoldFit:
+        train, test = self.fold != fold, self.fold == fold
+        labels = self._row_labels(train)
+        weak = compose_by_gradient(
+            self._stacked(self._rows[train]),
+            labels,
+            balanced_weights(labels),
+            self._pool,
+            replace(settings, sweeps=min(settings.sweeps, _MAX_SWEEPS)),
+            rng=np.random.default_rng(0),
+            hits=self._hits[:, train].reshape(len(labels), -1),
+        )
+        scores = scores_of(weak, stacked(self._shots.originals[test], self._encoders), self._pool)
+        return _FoldFit(fold, weak, scores.reshape(self._encoders, -1, scores.shape[1]))
 
     def finish(self) -> None:
-        """Report that no further composition follows."""
-        self._progress(_STAGE, self._most, self._most)
+        """Report completion, also if fewer scales were tried than expected."""
+        self._progress(_STAGE, self._total, self._total)
 
-    def _count(self) -> None:
-        with self._lock:
-            self._composed += 1
-            self._progress(_STAGE, self._composed, self._most)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The number of images, and of classes."""
-        return len(self.fold), len(self._pool.prompts)
-
-    def aside(self, folds: range) -> NDArray[np.bool_]:
-        """Return which images are in some folds."""
-        return np.isin(self.fold, folds)
-
-    def compose(self, scales: Sequence[GradientSettings], folds: range) -> list[list[_Aside]]:
-        """Compose at some scales without the images of some folds in turn, and score those images."""
-        K, number = self.shape[1], len(folds)
-        done: list[_Aside | None] = [None] * (len(scales) * number)
-
-        def work(some: slice) -> None:
-            for at in range(some.start, some.stop):
-                part = folds[at % number]
-                kept, aside = self.fold != part, self.fold == part
-                y = self._labels(kept)
-                weak = compose_by_gradient(
-                    self._flat(self._rows[kept]),
-                    y,
-                    np.ones(len(y)),
-                    self._pool,
-                    scales[at // number],
-                    rng=np.random.default_rng(0),
-                    hits=self._hits[:, kept].reshape(len(y), -1),
-                )
-                originals = stacked(self._shots.originals[aside], self._encoders)
-                scores = scores_of(weak, originals, self._pool)
-                done[at] = _Aside(part, weak, scores.reshape(self._encoders, -1, K))
-                self._count()
-
-        # Side by side where a composition is small; a large one has work for all threads, and needs room.
-        small = K * self._pool.templates.shape[2] <= _SMALL
-        in_threads(work, len(done), self._rows.size * K * _SWEEPS, chunk=1 if small else len(done))
-        every = [one for one in done if one is not None]
-        return [every[at * number : (at + 1) * number] for at in range(len(scales))]
-
-    def scores(self, done: Sequence[_Aside]) -> NDArray[np.float64]:
-        """Return the scores, (E, m, K), of all images that were set aside, in their order."""
-        of_fold = self.fold[np.isin(self.fold, [one.part for one in done])]
-        scores = np.empty((self._encoders, len(of_fold), self.shape[1]))
-        for one in done:
-            scores[:, of_fold == one.part] = one.scores
+    def held_out_scores(self, fits: Sequence[_FoldFit]) -> NDArray[np.float64]:
+        """Return the held-out scores of all images, (E, n, K); NaN where there are none."""
+        scores = np.full((self._encoders, len(self.fold), len(self._pool.prompts)), np.nan)
+        for fit in fits:
+            scores[:, self.fold == fit.fold] = fit.scores
         return scores
 
-    def texts(self, done: Sequence[_Aside]) -> FoldTexts:
-        """Return the class rows of the texts of all folds."""
-        rows = [class_rows(one.composition, self._pool) for one in done]
-        return FoldTexts(self.fold, np.stack(rows))
+    def class_rows(self, fits: Sequence[_FoldFit]) -> FoldClassRows:
+        """Return the class rows of the weak classifiers."""
+        rows = [class_rows(fit.composition, self._pool) for fit in fits]
+        return FoldClassRows(self.fold, np.stack(rows))
 
-    def _flat(self, rows: GridRows) -> GridRows:
+    def _stacked(self, rows: GridRows) -> GridRows:
         return stacked(rows.reshape(-1, rows.shape[2]), self._encoders)
 
-    def _labels(self, images: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the label of each row of some images."""
+    def _row_labels(self, images: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the label of every training row of the selected images."""
         return np.tile(self._shots.labels[images].repeat(self._rows.shape[1]), self._encoders)
 
 
-def _folds_used(fold: NDArray[np.int64]) -> tuple[int, int]:
-    """Return by how many folds scales are compared, and by how many the one chosen is judged."""
-    set_aside = np.bincount(fold).cumsum()[:-1]
-    return (
-        1 + int(np.searchsorted(set_aside, _TO_COMPARE)),
-        1 + int(np.searchsorted(set_aside, _TO_JUDGE)),
-    )
+def _training_rows(shots: Shots, views: int) -> GridRows:
+    """Return the first views of each image, (n, v, D), or the originals if that would be too many rows."""
+    few = len(shots.labels) * views <= _MAX_ROWS
+    rows = shots.views if views and few and shots.views is not None else shots.originals[:, None]
+    # Taking the first views keeps the choice independent of seeds.
+    return rows[:, : max(views, 1)]
 
 
-def _bank(shots: Shots, views: int) -> GridRows:
-    """Return what stands for each image, (n, v, D): its views, or itself where these would be many."""
-    few = len(shots.labels) * views <= _MOST_ROWS
-    bank = shots.views if views and few and shots.views is not None else shots.originals[:, None]
-    # The first views: which ones hardly matters here, and it keeps the choice free of seeds.
-    return bank[:, : max(views, 1)]
-
-
-def drawn(prompts: GridRows) -> GridRows:
-    """Return the prompts of a class that stand for all: all, or as many as will do."""
-    if len(prompts) <= _MOST_PROMPTS:
+def sample_prompts(prompts: NDArray[DType]) -> NDArray[DType]:
+    """Return at most 256 prompts of a class, rows or numbers, always the same random sample."""
+    if len(prompts) <= _MAX_PROMPTS:
         return prompts
-    # At random, as a pool may repeat its templates in turn; and always the same ones.
+    # Not every n-th prompt: a pool may repeat its templates periodically.
     rng = np.random.default_rng(0)
-    return prompts[np.sort(rng.permutation(len(prompts))[:_MOST_PROMPTS])]
+    return prompts[np.sort(rng.permutation(len(prompts))[:_MAX_PROMPTS])]
 
 
-def dealt(
+def held_out_folds(
+    labels: NDArray[np.int64], rng: np.random.Generator | None = None
+) -> NDArray[np.int64]:
+    """Assign images to folds; −1 for the only image of a class, which is never held out.
+
+    There are as many folds as a typical class has images, four at most. With fewer than two, no image is
+    in a fold. Images are assigned in their order, or at random with `rng`.
+    """
+    sizes = np.bincount(labels)
+    folds = min(int(np.median(sizes[sizes > 0])), _MAX_FOLDS)
+    if folds < 2:
+        return np.full(len(labels), -1)
+    return np.where(sizes[labels] > 1, stratified_folds(labels, folds, rng), -1)
+
+
+def balanced_weights(
+    labels: NDArray[np.int64], weights: ArrayLike | None = None
+) -> NDArray[np.float64]:
+    """Return sample weights with the same total for every class, and a mean of one."""
+    counted = np.ones(len(labels)) if weights is None else np.asarray(weights, dtype=np.float64)
+    if counted.shape != labels.shape or not np.isfinite(counted).all() or (counted < 0).any():
+        raise WeightError(f"weights must be {len(labels)} numbers of 0 or more")
+    totals = np.bincount(labels, weights=counted)[labels]
+    if not totals.any():
+        raise WeightError("all weights are zero")
+    shares = np.divide(counted, totals, out=np.zeros(len(labels)), where=totals > 0)
+    return np.asarray(shares / shares.mean())
+
+
+def stratified_folds(
     labels: NDArray[np.int64], folds: int, rng: np.random.Generator | None = None
 ) -> NDArray[np.int64]:
-    """Return the fold of each image: those of a class are dealt in turn, in their order or at random."""
+    """Assign images to folds, class by class, in their order or at random."""
     fold = np.empty(len(labels), dtype=np.int64)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
@@ -358,15 +382,16 @@ def dealt(
 
 
 _SCALES = np.geomspace(0.5, 1000.0, 67)
-# Where a template is right about every image, the loss falls for ever. A thousandth more is as good.
-_AS_GOOD = 0.001
+# If a template classifies every image correctly, the loss keeps falling with the scale. The lowest scale
+# within this tolerance of the least loss is used.
+_TOLERANCE = 0.001
 
 
 def calibrated_scale(shots: Shots, pool: GridPool, encoder: int = 0) -> float:
-    """Return the factor at which the cosines of the best template are the best log-odds.
+    """Estimate the logit scale of an encoder from its best template.
 
-    That is the one of least mean log loss on the images as they are, between 0.5 and 1000; of those
-    that are as good to a thousandth, the lowest. It is that of one encoder, the first of several.
+    It is the factor between 0.5 and 1000 on the template's cosines that has the least mean log loss on
+    the original images; among factors within 0.001 of that, the lowest.
     """
     dim = pool.templates.shape[2] // pool.encoders
     originals, templates = (
@@ -375,11 +400,15 @@ def calibrated_scale(shots: Shots, pool: GridPool, encoder: int = 0) -> float:
     hits = template_hits(originals, shots.labels, templates)
     rows = templates[:, hits.sum(axis=0).argmax()].astype(np.float64)
     cosines = originals.astype(np.float64) @ rows.T / COSINE_UNIT
-    losses = np.array([log_losses(scale * cosines, shots.labels).mean() for scale in _SCALES])
-    return float(_SCALES[np.argmax(losses <= losses.min() + _AS_GOOD)])
+    loss = cache(lambda scale: float(log_losses(cosines, shots.labels, scale).mean()))
+    best = minimize_convex(loss, _SCALES)
+    scales = _SCALES[best >= _SCALES].tolist()
+    # The loss falls up to its minimum.
+    near = bisect_left(scales, True, key=lambda scale: loss(scale) <= loss(best) + _TOLERANCE)
+    return float(scales[near])
 
 
-# Steps of a twentieth: the log loss hardly changes within one.
+# In steps of 5%, within which the log loss hardly changes.
 _PROBABILITY_SCALES = np.geomspace(0.5, 2000.0, 171)
 
 
@@ -390,64 +419,71 @@ def probability_scales(
     encoder_scales: Sequence[float | None],
     held_out: Scores | None = None,
 ) -> list[float]:
-    """Choose the logit scale of probabilities for each encoder: the one of least held-out log loss.
+    """Choose the logit scale of probabilities for each encoder, by the log loss on held-out images.
 
-    On the images it was composed on, an ensemble is nearly always right, and any scale would look too
-    low: with simulated CLIP embeddings, the scale that suits those is up to 70 times the one that suits
-    new images. So only held-out scores count. The gradient composer cross-validates its own scale in up
-    to four folds; those scores are reused as `held_out`. For the greedy composer, and where a scale is
-    given, one round is composed on each half of the images and scored on the other. A mean of many
-    rounds is a little surer than one round, and the scale on the low side for it.
+    Training images cannot be used: an ensemble classifies nearly all of them correctly, and with simulated
+    CLIP embeddings the scale with the least training loss is up to 70 times the one that suits new images.
 
-    Few images may all be right by luck, and then the loss falls forever. As Platt does, the loss is
-    taken with softened targets: as if, besides the n images, half an image belonged to any class.
+    `held_out` are the scores from the cross-validation of the gradient composer's scale. Without them, one
+    round is composed on each half of the images and scored on the other half. The resulting scale is
+    slightly low for an ensemble of many rounds.
 
-    With a single image of a class none can be held out: the scale is then the encoder's own, one of
-    `encoder_scales`, or where that is unknown the one that suits the templates.
+    If a class has only one image, the scale is the encoder's own, one of `encoder_scales`, or
+    :func:`calibrated_scale` where that is unknown.
     """
     if held_out is None:
         if np.bincount(shots.labels).min() < 2:
-            return [
-                calibrated_scale(shots, pool, number) if scale is None else scale
-                for number, scale in enumerate(encoder_scales)
-            ]
-        held_out = scores_of_halves(shots, pool, settings)
+            return _encoder_scales(shots, pool, encoder_scales)
+        held_out = _half_split_scores(shots, pool, settings)
     return [
-        _least_loss_scale(held_out[part], shots.labels)
-        for part in parts_of(len(held_out), pool.encoders)
+        _least_loss_scale(held_out[rows], shots.labels)
+        for rows in encoder_slices(len(held_out), pool.encoders)
+    ]
+
+
+def _encoder_scales(
+    shots: Shots, pool: GridPool, encoder_scales: Sequence[float | None]
+) -> list[float]:
+    """Return the scales with unknown ones estimated."""
+    return [
+        calibrated_scale(shots, pool, encoder) if scale is None else scale
+        for encoder, scale in enumerate(encoder_scales)
     ]
 
 
 def _least_loss_scale(scores: Scores, labels: NDArray[np.int64]) -> float:
-    """Return the factor on scores of least softened log loss; NaN rows were never held out."""
-    judged = np.isfinite(scores).all(axis=1)
-    scores, labels = scores[judged].astype(np.float64), labels[judged]
+    """Return the scale of least log loss with Platt's softened targets; rows of NaN are ignored.
+
+    Without softening, the loss of a few images that are all classified correctly has no minimum. The
+    targets are softened as if there were half an image more, shared by all classes.
+    """
+    finite = np.isfinite(scores).all(axis=1)
+    scores, labels = scores[finite].astype(np.float64), labels[finite]
     n = len(labels)
 
     def loss(scale: float) -> float:
         logits = scale * scores
         losses = log_losses(logits, labels)
-        # The mean over classes of the loss is the loss of the true class plus how far the others lie.
-        distances = logits[np.arange(n), labels] - logits.mean(axis=1)
-        return float((losses + distances / (2 * n + 1)).mean())
+        # The loss averaged over all classes is that of the true class plus this mean margin.
+        margins = logits[np.arange(n), labels] - logits.mean(axis=1)
+        return float((losses + margins / (2 * n + 1)).mean())
 
-    return float(f"{lowest(loss, _PROBABILITY_SCALES):.4g}")
+    return float(f"{minimize_convex(loss, _PROBABILITY_SCALES):.4g}")
 
 
-def scores_of_halves(shots: Shots, pool: GridPool, settings: BoostSettings) -> Scores:
-    """Compose a round on each half of the images, and return the scores of the other half, stacked."""
+def _half_split_scores(shots: Shots, pool: GridPool, settings: BoostSettings) -> Scores:
+    """Compose one round on each half of the images and return the stacked scores of the other half."""
     settings = replace(settings, rounds=1, patience=None)
-    half = dealt(shots.labels, 2)
+    fold = stratified_folds(shots.labels, 2)
     scores = np.empty((pool.encoders, len(shots.labels), len(pool.prompts)))
-    for fold in (0, 1):
-        train, test = half != fold, half == fold
+    for test_fold in (0, 1):
+        train, test = fold != test_fold, fold == test_fold
         views = None if shots.views is None else np.ascontiguousarray(shots.views[train])
-        some = Shots(np.ascontiguousarray(shots.originals[train]), shots.labels[train], views)
-        (done,) = boost(some, pool, settings)
-        fold_scores = scores_of(
-            done.composition, stacked(shots.originals[test], pool.encoders), pool
-        )
-        scores[:, test] = fold_scores.reshape(pool.encoders, -1, scores.shape[2])
+        half = Shots(np.ascontiguousarray(shots.originals[train]), shots.labels[train], views)
+        (boosted,) = boost(half, pool, settings)
+        test_rows = stacked(shots.originals[test], pool.encoders)
+        test_scores = scores_of(boosted.composition, test_rows, pool)
+        scores[:, test] = test_scores.reshape(pool.encoders, -1, scores.shape[2])
     return scores.reshape(-1, scores.shape[2])
 
 
@@ -459,13 +495,9 @@ def with_relative_scales(
         return pool
     if pool.templates.shape[2] % len(encoder_scales):
         raise EncoderError(
-            f"{len(encoder_scales)} encoders are named, but {pool.templates.shape[2]} columns cannot be "
-            "divided into as many blocks"
+            f"cannot divide {pool.templates.shape[2]} columns among {len(encoder_scales)} encoders"
         )
     pool = replace(pool, scales=(1.0,) * len(encoder_scales))
     pool.check_against(shots)
-    scales = [
-        calibrated_scale(shots, pool, number) if scale is None else scale
-        for number, scale in enumerate(encoder_scales)
-    ]
+    scales = _encoder_scales(shots, pool, encoder_scales)
     return replace(pool, scales=tuple(scale / scales[0] for scale in scales))

@@ -1,4 +1,4 @@
-"""Speaking: the command ``promptboost``. The file of a command is imported when it is called."""
+"""The command ``promptboost``. The module of a command is imported when it is called."""
 
 import atexit
 import gc
@@ -11,68 +11,74 @@ from typing import Any
 try:
     import click
 
-    from promptboost.cli.output import INTERRUPTED, Output, echo, guarded, prepare_streams, speaks
+    from promptboost import __version__
+    from promptboost.cli.output import INTERRUPTED, echo, guarded, prepare_streams
     from promptboost.errors import command_name
-except KeyboardInterrupt:  # before there is anything that could be said
+except KeyboardInterrupt:
     sys.exit(130)
 
 __all__ = ["main", "promptboost"]
 
-# What a shell sets to ask what could follow, whatever path the program was called by.
+# Set by shells for completion, whatever the path of the program.
 _COMPLETION_VARIABLE = "_PROMPTBOOST_COMPLETE"
 
-# In the order of use. Help comes from here, so that listing commands imports none of them.
-_COMMANDS = {
-    "demo": "See it work on emoji: start here.",
-    "fit": "Learn a classifier made of sentences from labeled images.",
-    "predict": "Predict the class of images.",
-    "explain": "Explain predictions, sentence by sentence.",
-    "show": "Read what was learned.",
-    "edit": "Edit the sentences of a run into a new run, and measure the effect.",
-    "workbench": "Edit a run in the browser.",
-    "diff": "Compare the sentences of two runs.",
-    "issues": "List images to look at: wrong labels, copies, outliers.",
-    "evaluate": "Measure a run on other labeled images.",
-    "export": "Write a run for programs without promptboost: a matrix, or one ONNX file.",
-    "push": "Send a run to a model hub.",
-    "pull": "Get a run from a model hub.",
-    "transfer": "Move a run to another encoder: the same text, other vectors.",
-    "refit": "Learn and measure again beside an edited text.",
-    "compare": "Compare methods on the same images and draws.",
-    "paper": "Run the paper's tables and figures, and see its numbers beside yours.",
-    "pool": "Check, join and read files of sentences about classes.",
-    "serve": "Answer over HTTP: predictions, sentences, metrics.",
-    "report": "Write the report and the model card of a run again.",
-    "models": "List encoders and the name to type for each.",
-    "data": "Check the benchmarks of the papers: what is there, what is missing.",
-    "embed": "Embed images and texts ahead of time.",
-    "cache": "Show, check or clear the embedding store.",
-    "doctor": "Check what is installed and what works.",
-    "completion": "Print the script that completes commands in bash, zsh or fish.",
+# By purpose, in the order of use. Listing the commands with these texts imports none of them.
+_SECTIONS = {
+    "Start": {
+        "demo": "Run a demo on emoji images. Start here.",
+        "fit": "Fit a classifier made of sentences to labeled images.",
+        "predict": "Predict the class of images.",
+        "doctor": "Check the installation.",
+    },
+    "Understand": {
+        "show": "Show the sentences of a run.",
+        "explain": "Explain predictions, sentence by sentence.",
+        "report": "Rewrite the report and the model card of a run.",
+        "suggest": "List the images to label next.",
+        "issues": "List images with wrong labels, copies and outliers.",
+        "evaluate": "Measure a run on other labeled images.",
+    },
+    "Change": {
+        "edit": "Edit the sentences of a run into a new run, and measure the effect.",
+        "workbench": "Edit a run in the browser.",
+        "refit": "Learn residual and calibration again after an edit.",
+        "diff": "Compare the sentences of two runs.",
+        "pool": "Check, join, read and generate sentences about classes.",
+    },
+    "Use": {
+        "transfer": "Move a run to another encoder, with the same text.",
+        "serve": "Serve predictions over HTTP.",
+        "export": "Write a run for programs without promptboost: a matrix, or one ONNX file.",
+        "push": "Upload a run to a model hub.",
+        "pull": "Download a run from a model hub.",
+    },
+    "Compare": {
+        "compare": "Compare methods on the same images and draws.",
+        "paper": "Reproduce the tables and figures of the paper.",
+        "data": "Download and check the benchmarks of the papers.",
+    },
+    "Maintain": {
+        "models": "List encoders by name.",
+        "embed": "Embed images and texts ahead of time.",
+        "cache": "Show, check or clear the embedding store.",
+    },
 }
+_COMMANDS = {name: text for commands in _SECTIONS.values() for name, text in commands.items()}
 
-# Commands that share a file; the others have one of their name.
-_HOMES = {
+# Commands in a module of another name.
+_MODULES = {
     **dict.fromkeys(("models", "embed", "cache", "doctor"), "encoders"),
     **dict.fromkeys(("diff", "report"), "show"),
     **dict.fromkeys(("transfer", "refit"), "evaluate"),
     **dict.fromkeys(("push", "pull"), "export"),
     "workbench": "edit",
-    "data": "paper",
 }
-
-_COMPLETION_EPILOG = """
-\b
-bash  promptboost completion bash > ~/.local/share/bash-completion/completions/promptboost
-zsh   promptboost completion zsh > ~/.zfunc/_promptboost    (with fpath+=~/.zfunc before compinit)
-fish  promptboost completion fish > ~/.config/fish/completions/promptboost.fish
-"""
 
 _HELP = """A few labeled images in, an image classifier made of plain sentences out.
 
 \b
-promptboost demo                       see it work
-promptboost fit my-images -o run       learn: one folder of images for each class
+promptboost demo                       run a demo
+promptboost fit my-images -o run       fit: one folder of images for each class
 promptboost predict run new-image.jpg  predict its class
 """
 
@@ -80,17 +86,23 @@ _EPILOG = """
 \b
 Exit codes
   0    done
-  1    a fault in promptboost itself
-  2    something given cannot be used, or is missing
-  130  interrupted; a fit says how to go on
+  1    a bug in promptboost
+  2    an input is missing or cannot be used
+  130  interrupted; a fit prints how to resume
 
 \b
 Environment
   PROMPTBOOST_CACHE    folder of the embedding store
-  PROMPTBOOST_ENCODER  encoder to use where none is given
+  PROMPTBOOST_ENCODER  default encoder
   PROMPTBOOST_STATE    folder of unsaved edits of the workbench
-  PROMPTBOOST_TOKEN    token that clients of promptboost serve must send
-  PROMPTBOOST_DEBUG    1 shows where in the code an error comes from, as --debug does
+  PROMPTBOOST_TOKEN    token required by promptboost serve
+  PROMPTBOOST_DEBUG    1 prints tracebacks, like --debug
+
+\b
+Completion in the shell
+  bash  eval "$(_PROMPTBOOST_COMPLETE=bash_source promptboost)"
+  zsh   eval "$(_PROMPTBOOST_COMPLETE=zsh_source promptboost)"
+  fish  _PROMPTBOOST_COMPLETE=fish_source promptboost | source
 """
 
 
@@ -103,7 +115,7 @@ class _LazyGroup(click.Group):
             return None
         if cmd_name in self.commands:
             return self.commands[cmd_name]
-        module = import_module(f"promptboost.cli.{_HOMES.get(cmd_name, cmd_name)}")
+        module = import_module(f"promptboost.cli.{_MODULES.get(cmd_name, cmd_name)}")
         command: click.Command = getattr(module, cmd_name)
         return command
 
@@ -119,16 +131,9 @@ class _LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
-
-
-def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    if value:
-        from promptboost import __version__
-
-        echo(f"promptboost {__version__}")
-        ctx.exit()
+        for title, commands in _SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(commands.items()), col_max=12)
 
 
 @click.command(
@@ -138,55 +143,32 @@ def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_show_version,
-    help="Show the version and exit.",
-)
-@click.option("--debug", is_flag=True, expose_value=False, help="Show where errors come from.")
+@click.version_option(__version__, message="promptboost %(version)s")
+@click.option("--debug", is_flag=True, expose_value=False, help="Print tracebacks.")
 @click.pass_context
 def promptboost(ctx: click.Context) -> None:
-    """Hold the commands."""
+    """Print help without a command."""
     if ctx.invoked_subcommand is None:
         echo(ctx.get_help())
 
 
-@promptboost.command(name="completion", epilog=_COMPLETION_EPILOG)
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@speaks
-def completion(out: Output, shell: str) -> None:
-    """Write the script that makes a shell complete promptboost's commands and options.
-
-    Open a new shell afterwards.
-    """
-    from click.shell_completion import get_completion_class
-
-    kind = get_completion_class(shell)
-    assert kind is not None  # click has all three
-    script = kind(promptboost, {}, "promptboost", _COMPLETION_VARIABLE).source().strip()
-    out.result({"shell": shell, "script": script}, script)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and leave with an exit code (see ``promptboost --help``)."""
+    """Run the command line and exit (see ``promptboost --help`` for exit codes)."""
     typed = list(sys.argv[1:] if arguments is None else arguments)
-    # Threads that spin while they wait slow each other down as soon as another program needs a core.
+    # Spinning threads slow each other down when other programs need a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     atexit.register(_leave_quickly)
     try:
         prepare_streams()
         code = guarded(lambda: _invoke(typed), typed)
-    except KeyboardInterrupt:  # a second one, while the first is dealt with
+    except KeyboardInterrupt:  # a second one
         code = INTERRUPTED
     sys.exit(code)
 
 
 def _leave_quickly() -> None:
-    """Spare the interpreter a look at every object that is left before it ends: a second or more."""
-    # Their extensions would print a list of what they take for leaks.
+    """Skip the garbage collection at exit, which takes a second or more."""
+    # Their extensions would report leaks.
     if not {"torch", "onnx"} & sys.modules.keys():
         gc.freeze()
 
@@ -194,21 +176,18 @@ def _leave_quickly() -> None:
 def _invoke(typed: list[str]) -> int:
     _check_not_empty(typed)
     result: Any = promptboost.main(
-        typed,
-        prog_name=command_name(),
-        complete_var=_COMPLETION_VARIABLE,
-        standalone_mode=False,
+        typed, prog_name=command_name(), complete_var=_COMPLETION_VARIABLE, standalone_mode=False
     )
     return result if isinstance(result, int) else 0
 
 
 def _check_not_empty(given: Sequence[str]) -> None:
-    """Raise for an empty argument, such as of a variable that is not set: it would be this folder."""
+    """Raise for an empty argument, such as an unset variable: it would mean this folder."""
     for number, argument in enumerate(given, start=1):
         if not argument.strip():
-            before = f" after {given[number - 2]}" if number > 1 else ""
+            where = f" after {given[number - 2]}" if number > 1 else ""
             raise click.UsageError(
-                f"argument {number}{before} is empty; is a variable not set? See "
+                f"argument {number}{where} is empty; is a variable not set? See "
                 f"{command_name()} --help"
             )
         if argument.startswith("--") and argument.endswith("="):

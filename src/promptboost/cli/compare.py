@@ -6,26 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.options import (
-    Methods,
-    Names,
-    Numbers,
-    config_options,
-    default_encoder,
-    embeds,
-    encoder_option,
-    image_sources,
-    on_options,
-    placement,
-)
-from promptboost.cli.output import Interrupted, Output, plain, speaks, table
+from promptboost.cli import options as opt
+from promptboost.cli.output import Output, part_lines, plain, table, with_output
 from promptboost.config import FitConfig
 from promptboost.errors import command_name
 
 if TYPE_CHECKING:
     from promptboost.compare.cells import CompareRequest
     from promptboost.compare.compare import Compared
-    from promptboost.distributed.engine import Share
 
 _EXAMPLES = """
 \b
@@ -38,59 +26,52 @@ promptboost compare emoji -o comparison --on ray
 
 
 @click.command(name="compare", epilog=_EXAMPLES)
-@click.argument("data", required=False, shell_complete=image_sources)
-@click.option(
-    "-o",
-    "--output",
-    "out_folder",
-    type=click.Path(path_type=Path),
+@click.argument("data", required=False, type=click.Path())
+@opt.output_option(
+    "Folder of the results. Existing results are not computed again.",
+    required=False,
     metavar="FOLDER",
-    help="Where results are kept, and found again.",
 )
 @click.option(
     "--methods",
-    type=Methods(),
-    help="Names, perhaps with settings as in tpb?rounds=5; package.module:Class for your own; or all. "
+    type=opt.Methods(),
+    help="Names, possibly with settings as in tpb?rounds=5; package.module:Class for your own; or all. "
     "Default: those that take seconds.",
 )
+@opt.default_option("--shots", opt.Numbers(), "1,2,4,8,16", "Training images per class.")
+@opt.default_option("--seeds", opt.Numbers(), "1,2,3", "Random draws of these images.")
 @click.option(
-    "--shots",
-    type=Numbers(),
-    default="1,2,4,8,16",
-    show_default=True,
-    help="Images of each class to learn from.",
+    "--uneven",
+    is_flag=True,
+    help="Give classes 1 to SHOTS training images, in geometric progression and random order.",
 )
-@click.option(
-    "--seeds", type=Numbers(), default="1,2,3", show_default=True, help="Draws of these images."
-)
-@encoder_option("Model to learn with.")
-@click.option(
-    "--transfer", type=Names(), default="", help="Other models to carry what was learned to."
-)
-@config_options(("prompts", "templates", "concatenate", "views", "view_scale"))
-@click.option("--list", "only_list", is_flag=True, help="Say which methods there are.")
-@embeds
-@on_options
-@speaks
+@opt.encoder_option("Encoder to fit with.")
+@click.option("--transfer", type=opt.Names(), default="", help="Encoders to transfer to.")
+@opt.config_options(("prompts", "templates", "concatenate", "views", "view_scale"))
+@click.option("--list", "only_list", is_flag=True, help="List the available methods and exit.")
+@opt.embedding_options
+@opt.on_options
+@with_output
 def compare(
     out: Output,
     data: str | None,
-    out_folder: Path | None,
+    output: Path | None,
     methods: tuple[str, ...] | None,
     shots: tuple[int, ...],
     seeds: tuple[int, ...],
+    uneven: bool,
     encoder: str | None,
     transfer: tuple[str, ...],
     only_list: bool,
     opening: dict[str, Any],
-    **words: Any,
+    **settings: Any,
 ) -> None:
     """Compare methods on the same images, draws and embeddings.
 
-    DATA is as for fit. FOLDER keeps every result as soon as it is there: stop it at any time, and the
-    same command goes on; with more methods, shots or seeds it does only what is new. It also gets a
-    CSV file, a page of tables and a figure of what the command asks for. With --on ray the fits are done
-    by many processes, on all machines of a cluster, which must share DATA and FOLDER.
+    DATA is as for fit. Results are stored in FOLDER as they are computed: the same command resumes an
+    interrupted comparison, and with more methods, shots or seeds computes only the new ones. FOLDER also
+    gets a CSV file, a page of tables and a figure. With --on ray, many processes share the fits, on all
+    machines of a cluster, which must share DATA and FOLDER.
     """
     from promptboost.compare.cells import DEFAULT_METHODS, CompareRequest
     from promptboost.compare.compare import compare, write_results
@@ -99,73 +80,55 @@ def compare(
     if only_list:
         _list(out)
         return
-    if data is None or out_folder is None:
-        lacking = [] if data is not None else ["what to compare on"]
-        lacking += [] if out_folder is not None else ["where to keep the results"]
-        shown = shlex.join([data or "my-images", "-o", str(out_folder or "comparison")])
-        raise SettingError(f"say {', and '.join(lacking)}: {command_name()} compare {shown}")
-    place = placement(words)
+    if data is None or output is None:
+        example = shlex.join([data or "my-images", "-o", str(output or "comparison")])
+        raise SettingError(f"images and a folder are needed: {command_name()} compare {example}")
+    placement = opt.placement(settings)
     request = CompareRequest(
         data,
-        out_folder,
+        output,
         DEFAULT_METHODS if methods is None else methods,
         shots,
         seeds,
-        encoder or default_encoder(out),
+        encoder or opt.default_encoder(out),
         transfer,
-        FitConfig().merged({name: value for name, value in words.items() if value is not None}),
-        opening["cache"],
-        out.progress,
-        opening["device"],
+        FitConfig().merged({k: v for k, v in settings.items() if v is not None}),
+        uneven=uneven,
+        **opening,
     )
-    try:
-        compared = compare(request, out.note, place)
-    except KeyboardInterrupt:
-        raise Interrupted("the same command again; what is done is kept") from None
-    if place is not None and place.share is not None:
-        _tell_part(out, place.share, request, compared)
-        return
-    files: list[Path] = []
-    try:
-        files = write_results(request, compared)
-    except OSError as error:  # the results are there all the same: a folder of somebody else's
-        compared.failed.append(f"no tables in {out_folder}: {error.strerror or error}")
-    out.result(
-        {
+    with opt.resumable():
+        compared = compare(request, out.note, placement)
+    if placement is not None and placement.share is not None:
+        done = f"{len(compared.lines)} cells in {output}"
+        record = {"shard": str(placement.share), "cells": len(compared.lines)}
+        lines = part_lines(placement.share, done, _failures(compared.failed))
+        out.result({**record, "failed": compared.failed}, "\n".join(map(plain, lines)))
+    else:
+        files: list[Path] = []
+        try:
+            files = write_results(request, compared)
+        except OSError as error:  # such as a read-only folder
+            compared.failed.append(f"no tables in {output}: {error.strerror or error}")
+        record = {
             "results": compared.lines,
             "failed": compared.failed,
             "overlap": compared.overlap_records(),
-            "files": [str(f) for f in files],
-        },
-        lambda: _tables(request, compared, files),
-    )
-    if compared.failed:
-        raise SystemExit(1)
-
-
-def _tell_part(
-    out: Output, share: "Share", request: "CompareRequest", compared: "Compared"
-) -> None:
-    record = {"shard": str(share), "failed": compared.failed, "cells": len(compared.lines)}
-    lines = [
-        f"part {share} is done; {len(compared.lines)} cells are in {request.out}",
-        *_failures(compared.failed),
-        "when all parts are done, the same command with --merge in place of --shard writes the tables",
-    ]
-    out.result(record, lambda: "\n".join(map(plain, lines)))
+            "files": files,
+        }
+        out.result(record, lambda: _tables(request, compared, files))
     if compared.failed:
         raise SystemExit(1)
 
 
 def _failures(failed: list[str]) -> list[str]:
-    """Return a line for each reason, with the first that failed for it: one fault may fail them all."""
+    """Return one line for each reason, with the first of its failures."""
     by_reason: dict[str, list[str]] = {}
     for line in failed:
-        what, _, why = line.partition(": ")
-        by_reason.setdefault(why, []).append(what)
+        cell, _, reason = line.partition(": ")
+        by_reason.setdefault(reason, []).append(cell)
     return [
-        f"failed   {what[0]}{f' and {len(what) - 1} more' if len(what) > 1 else ''}: {why}"
-        for why, what in by_reason.items()
+        f"failed   {cells[0]}{f' and {len(cells) - 1} more' if len(cells) > 1 else ''}: {reason}"
+        for reason, cells in by_reason.items()
     ]
 
 
@@ -173,46 +136,31 @@ def _list(out: Output) -> None:
     from promptboost.methods.registry import METHODS
 
     labels = {name: record.label for name, record in METHODS.items()}
-    rows = [list(item) for item in labels.items()]
-    out.result(labels, lambda: table(["method", "what it is"], rows, left=(0, 1)))
+    rows = [list(pair) for pair in labels.items()]
+    out.result(labels, table(["method", "description"], rows, left=(0, 1)))
 
 
 def _tables(request: "CompareRequest", compared: "Compared", files: list[Path]) -> str:
-    from promptboost.compare.summary import (
-        best_at,
-        curves,
-        fit_time,
-        how,
-        predict_time,
-        unseen_lines,
-        written,
-    )
+    from promptboost.compare import summary
 
     parts: list[str] = []
-    for on in dict.fromkeys(line["on"] for line in compared.lines):
-        drawn = curves(compared.lines, on)
-        at_home = not drawn[0].via
-        best = {k: best_at(drawn, k) for k in request.shots}
-        rows = []
-        for curve in drawn:
-            marks = ("*" if curve.method in best[k] else " " for k in request.shots)
-            figures = [
-                written(curve, k) + mark for k, mark in zip(request.shots, marks, strict=True)
-            ]
-            times = [fit_time(curve), predict_time(curve)]
-            rows.append([curve.method, *figures, *times, *([] if at_home else [how(curve)])])
-        title = f"on {on}" if at_home else f"learned on {request.encoder}, measured on {on}"
-        head = ["", *(f"{k} shots " if k > 1 else "1 shot " for k in request.shots)]
-        head += ["fit", "an image"] if at_home else ["fit again", "an image", "how it got there"]
-        left = (0,) if at_home else (0, len(head) - 1)
-        parts += [plain(f"accuracy in per cent, {title}"), table(head, rows, left=left), ""]
+    for encoder in dict.fromkeys(line["on"] for line in compared.lines):
+        shown = summary.curves(compared.lines, encoder)
+        transferred = bool(shown[0].via)
+        rows = list(summary.rows(shown, request.shots, "{}*", "{} "))
+        headers = ["", *(f"{k} shots " if k > 1 else "1 shot " for k in request.shots)]
+        headers += ["refit", "predict", "transfer"] if transferred else ["fit", "predict"]
+        learned = f"fitted on {request.encoder}, measured " if transferred else ""
+        left = (0, len(headers) - 1) if transferred else (0,)
+        title = plain(f"accuracy in per cent, {learned}on {encoder}")
+        parts += [title, table(headers, rows, left=left), ""]
     draws = len(request.seeds)
     spread = f"mean ± standard deviation over {draws} draws" if draws > 1 else "one draw"
     parts.append(
-        f"{spread}; * best of its column; fit at the most shots, images embedded already; an image "
-        "from file to answer"
+        f"{spread}; * best of the column; fit: with the most shots, from embeddings; predict: one image, "
+        "from file to prediction"
     )
-    parts += [plain(line) for line in unseen_lines(compared.lines)]
+    parts += [plain(line) for line in summary.unseen_lines(compared.lines)]
     parts += map(plain, _failures(compared.failed))
     if files:
         parts.append(f"files    {', '.join(plain(str(file)) for file in files)}")

@@ -1,87 +1,90 @@
 """``promptboost demo``."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from promptboost.cli.options import threads_option
-from promptboost.cli.output import Output, percent, plain, speaks, table
-from promptboost.errors import command_name
+from promptboost.cli import options as opt
+from promptboost.cli.output import Output, percent, plain, table, typed, with_output
 
-_ON_SOURCE = {
-    "zero_shot": "zero-shot",
-    "template_mean": "mean of the templates",
-    "pool_mean": "mean of the whole pool",
-    "probe": "logistic regression on the images",
-    "text": "text",
-    "boosted": "text + residual",
-    "both_text": "text, learned on both",
-    "both_boosted": "text + residual, learned on both",
-}
-_ON_TARGET = {
-    "target_zero_shot": "zero-shot",
-    "target_boosted": "text, learned on {source} and moved here",
-    "target_both": "text, learned on both",
-}
+if TYPE_CHECKING:
+    from promptboost.run.demo import Demo
+
+#: Sentences shown, and the class they belong to.
+_SHOWN, _CLASS = 4, "dog or cat"
 
 
 @click.command(name="demo")
-@click.option(
-    "-o",
-    "--output",
+@opt.output_option(
+    "Folder for images, sentences and runs; the runs of an earlier demo are replaced.",
     "folder",
-    type=click.Path(path_type=Path),
+    required=False,
     default=Path("promptboost-demo"),
     show_default=True,
-    help="Folder of the run that is kept; an earlier one is replaced.",
 )
-@threads_option
-@speaks
+@opt.threads_option
+@with_output
 def demo(out: Output, folder: Path) -> None:
-    """Fit emoji of 20 classes on one encoder and on two, move the text, print a table.
+    """Fit emoji of 20 classes, show what was learned, transfer the text, and edit it.
 
-    Accuracy on emoji that were never learned from, at 1, 2, 4 and 8 shots, mean of three draws; on two
-    encoders at once up to 4 shots. A few minutes the first time; the second time all vectors are in the
-    store.
+    Writes the images into a folder, fits with four images per class, transfers the sentences to another
+    encoder, and adds a sentence. Takes less than a minute after installation.
     """
-    from promptboost.compare.demo import run_demo
     from promptboost.report import write_card, write_report
+    from promptboost.run.demo import run_demo
 
-    figures = run_demo(
-        folder, progress=out.progress, say=out.note, finish=(write_report, write_card)
-    )
-    out.result(figures, lambda: _summary(figures))
+    done = run_demo(folder, progress=out.progress, say=out.note, finish=(write_report, write_card))
+    out.result(done.record(), lambda: summary(done))
 
 
-def _summary(figures: dict[str, Any]) -> str:
-    from promptboost.compare.demo import VIEWS_ON_BOTH
-    from promptboost.config import FitConfig
+def summary(done: "Demo") -> str:
+    """Format a demo."""
+    from promptboost.baselines import OURS, TEXT
+    from promptboost.model import PromptEnsemble
 
-    source, target = figures["encoders"]
-    name = plain(command_name())
-    rows = figures["rows"]
-    lines: list[list[str]] = []
-    for encoder, labels in ((source, _ON_SOURCE), (target, _ON_TARGET)):
-        lines.append([f"on {encoder}", *("" for _ in rows)])
-        lines += [
-            [f"  {label.format(source=source)}", *(percent(row[column]) for row in rows)]
-            for column, label in labels.items()
+    results, moved, effect = done.results, done.transfer["accuracy"], done.edited.effect
+    ensemble = PromptEnsemble.load(done.run / "ensemble.json")
+    name = _CLASS if _CLASS in ensemble.class_names else ensemble.class_names[0]
+    fitted = {
+        "zero-shot": "zero-shot",
+        "logistic": "logistic regression on image embeddings",
+        TEXT: "promptboost, sentences only",
+        OURS: "promptboost",
+    }
+    rows = [[title, percent(results.measured(method))] for method, title in fitted.items()]
+    there = [
+        ["zero-shot", percent(moved["zero-shot"])],
+        ["promptboost, the same sentences", percent(moved[OURS])],
+    ]
+    sentences = list(ensemble.prompts(name).items())[:_SHOWN]
+    changed = (
+        []
+        if effect is None
+        else [
+            f"  accuracy {percent(effect.before)} before, {percent(effect.after)} after, "
+            f"on {effect.images} held-out images",
+            "  the other held-out images are kept for a final evaluation",
         ]
-    shots = [f"{row['shots']} shot{'s' * (row['shots'] > 1)}" for row in rows]
+    )
     return "\n".join(
         [
-            f"accuracy on unseen {plain(figures['data'])}, mean of {len(figures['seeds'])} draws",
+            f"Fit: {results.task.learn_images} training images of {results.task.classes} classes, "
+            f"{results.task.held_out_images} held out, {plain(results.encoder.id)}",
+            table(["", "accuracy"], rows),
             "",
-            table(["", *shots], lines),
+            f"Sentences: {plain(name)}",
+            *(f"  {percent(weight):>6}  {plain(text)}" for text, weight in sentences),
             "",
-            f"{plain(target)} has another image net and another sentence encoder. Text moves there as it",
-            "is; a residual stays with its encoder. Learned on both, only wording that both understand",
-            f"pays; to save time, with {VIEWS_ON_BOTH} crops of an image, not {FitConfig.views}, and few "
-            "shots.",
+            f"Transfer: {plain(done.transfer['encoder'])}, with another image and text encoder",
+            table(["", "accuracy"], there),
             "",
-            f"report   {plain(figures['report'])}",
-            f"read it  {name} show {plain(figures['run'])}",
-            f"yours    {name} fit FOLDER -o run    (one folder of images for each class)",
+            "Edit",
+            *(f"  {plain(line)}" for line in done.edited.history),
+            *changed,
+            "",
+            f"report   {plain(str(done.run / 'report.html'))}",
+            f"predict  {typed('predict', str(done.run))} IMAGES",
+            f"edit     {typed('workbench', str(done.run))}",
         ]
     )

@@ -1,16 +1,19 @@
 """``promptboost edit`` and ``workbench``."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.options import allow_download_option, embeds, run_argument
-from promptboost.cli.output import Command, Output, percent, plain, speaks, table, typed
+from promptboost.cli import options as opt
+from promptboost.cli.output import Command, Output, percent, plain, table, typed, with_output
+from promptboost.errors import count
 from promptboost.model.edits import OPERATIONS, parse_changes
 
 if TYPE_CHECKING:
     from promptboost.run.edit import EditedRun
+    from promptboost.run.holdout import Flip
 
 
 _EXAMPLES = """
@@ -20,7 +23,7 @@ promptboost edit run -o run2 --add "cat=a cat asleep on a sofa." --reason "they 
 promptboost edit run -o run2 --weight "cat=a cat asleep on a sofa.=0.3"
 promptboost edit run -o run2 --add-class "owl=an owl at night." --add-class "owl=a barn owl."
 """
-_FLIPS, _WORSE = 12, 10
+_FLIPS, _WORSE = 12, 10  # rows shown
 
 
 def _edit_options(command: Command) -> Command:
@@ -34,34 +37,22 @@ def _edit_options(command: Command) -> Command:
 
 
 @click.command(name="edit", epilog=_EXAMPLES)
-@run_argument
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder of the new run."
-)
+@opt.run_argument
+@opt.output_option("Folder of the new run.")
 @_edit_options
-@click.option("--reason", default="", help="Why you edit; kept with the run.")
-@click.option("--author", help="Who edits. Default: your user name.")
-@click.option("--data", help="Where the images of the fit are now, if they were moved.")
-@click.option("--overwrite", is_flag=True, help="Replace the run in the folder.")
-@allow_download_option
-@embeds
-@speaks
-def edit(
-    out: Output,
-    run: Path,
-    output: Path,
-    reason: str,
-    author: str | None,
-    data: str | None,
-    overwrite: bool,
-    opening: dict[str, Any],
-    **options: tuple[str, ...],
-) -> None:
+@click.option("--reason", default="", help="Reason for the edit; stored with the run.")
+@click.option("--author", help="Name of the editor. Default: your user name.")
+@opt.data_option
+@opt.overwrite_option
+@opt.allow_download_option
+@opt.embedding_options
+@with_output
+def edit(out: Output, run: Path, output: Path, opening: dict[str, Any], **options: Any) -> None:
     """Edit the sentences of a run into a new run, and measure the effect.
 
-    RUN stays as it is. The edits are made in the order of the options in this list, and measured on
-    the held-out images of the fit. A third of those is kept back for a final figure that no edit was
-    chosen by: evaluate RUN --held-out --final.
+    RUN is not changed. Edits are applied in the order of the options in this list, and measured on
+    the held-out images of the fit. A third of those is kept back for an unbiased final result:
+    evaluate RUN --held-out --final.
     """
     from promptboost.errors import SettingError
     from promptboost.model import PromptEnsemble
@@ -71,87 +62,65 @@ def edit(
 
     RunFolder(run).check_readable()
     ensemble = PromptEnsemble.load(RunFolder(run).ensemble_path)
-    edits = {kind: options.get(kind.replace("-", "_"), ()) for kind in OPERATIONS}
+    edits = {kind: options.pop(kind.replace("-", "_"), ()) for kind in OPERATIONS}
     changes = parse_changes(edits, ensemble.class_names)
     if not changes:
         raise SettingError(
-            "there is nothing to edit: add --remove, --add, --weight or another; see --help"
+            "no edit given: add --remove, --add, --weight or another option; see --help"
         )
-    edited = edit_run(
-        run,
-        changes,
-        output,
-        author=author,
-        reason=reason,
-        data=data,
-        overwrite=overwrite,
-        finish=(write_report, write_card),
-        **opening,
-    )
+    finish = (write_report, write_card)
+    edited = edit_run(run, changes, output, finish=finish, **options, **opening)
     for note in edited.notes:
         out.note(note)
-    out.result(_record(edited), lambda: _summary(edited))
-
-
-def _record(edited: "EditedRun") -> dict[str, Any]:
-    import msgspec
-
-    effect = edited.effect
-    return {
-        "run": str(edited.run),
+    record = {
+        "run": edited.run,
         "parent": edited.lineage.parent,
-        "edit": msgspec.to_builtins(edited.lineage.edits[-1]),
+        "edit": edited.lineage.edits[-1],
         "looks": edited.lineage.looks,
-        "effect": None if effect is None else msgspec.to_builtins(effect),
-        "notes": list(edited.notes),
+        "effect": edited.effect,
+        "notes": edited.notes,
     }
+    out.result(record, lambda: _summary(edited))
 
 
 def _summary(edited: "EditedRun") -> str:
-    effect, run = edited.effect, plain(str(edited.run))
+    effect, run = edited.effect, str(edited.run)
     parts = ["\n".join(map(plain, edited.history))]
     if effect is not None:
-        change = (effect.after or 0.0) - (effect.before or 0.0)
-        figures = (
+        gain = (effect.after or 0.0) - (effect.before or 0.0)
+        accuracy = (
             f"accuracy {percent(effect.before)} before, {percent(effect.after)} after "
-            f"({100 * change:+.1f}), on {effect.images} held-out images"
+            f"({100 * gain:+.1f}), on {effect.images} held-out images"
         )
         if effect.left_out:
-            figures += f"; left out, of classes that were dropped: {effect.left_out}"
-        parts.append(figures)
-        parts.append(_flips(edited))
+            accuracy += f"; without {effect.left_out} of dropped classes"
+        parts += [accuracy, _flips(effect.flips)]
         if effect.worse:
-            worse = [
-                [
-                    change.class_name,
-                    str(change.count),
-                    percent(change.before),
-                    percent(change.after),
-                ]
-                for change in effect.worse[:_WORSE]
+            rows = [
+                [c.class_name, str(c.count), percent(c.before), percent(c.after)]
+                for c in effect.worse[:_WORSE]
             ]
-            parts.append(table(["classes that lose", "images", "before", "after"], worse))
-        looks = edited.lineage.looks
+            parts.append(table(["less accurate classes", "images", "before", "after"], rows))
         parts.append(
-            f"{looks} {'look' if looks == 1 else 'looks'} at these images so far; a figure that no edit "
-            f"was chosen by:\n{typed('evaluate', str(run), '--held-out', '--final')}"
+            f"measured {count(edited.lineage.looks, 'time')} on these images so far; for an unbiased "
+            f"result:\n{typed('evaluate', run, '--held-out', '--final')}"
         )
-    parts.append(f"predict  {typed('predict', str(run))} IMAGES")
+    parts.append(f"predict  {typed('predict', run)} IMAGES")
     return "\n\n".join(parts)
 
 
-def _flips(edited: "EditedRun") -> str:
-    flips = edited.effect.flips if edited.effect is not None else ()
+def _flips(flips: "Sequence[Flip]") -> str:
     if not flips:
-        return "no image gets another answer"
+        return "no prediction changes"
     rows = [
         [flip.image, flip.label, flip.before, flip.after, flip.becomes.replace("other", "")]
         for flip in flips[:_FLIPS]
     ]
-    shown = table(["image", "is", "before", "after", ""], rows, left=(0, 1, 2, 3, 4))
-    left = len(flips) - _FLIPS
-    subject = "1 image gets" if len(flips) == 1 else f"{len(flips)} images get"
-    return f"{subject} another answer\n{shown}" + (f"\n… {left} more" if left > 0 else "")
+    more = f"\n… {len(flips) - _FLIPS} more" if len(flips) > _FLIPS else ""
+    heading = f"{count(len(flips), 'prediction')} changed"
+    return (
+        f"{heading}\n{table(['image', 'label', 'before', 'after', ''], rows, left=range(5))}{more}"
+    )
 
 
 _WORKBENCH_EXAMPLES = """
@@ -162,49 +131,40 @@ promptboost workbench run --model NAME --base-url http://localhost:8000/v1
 
 
 @click.command(name="workbench", epilog=_WORKBENCH_EXAMPLES)
-@run_argument
+@opt.run_argument
+@opt.default_option("--port", click.IntRange(0, 65535), 0, "Port; 0 takes a free one.")
+@opt.data_option
 @click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=0,
-    show_default=True,
-    help="Port on this machine; 0 takes a free one.",
+    "--unlabeled",
+    multiple=True,
+    metavar="FOLDER",
+    help="Images to suggest for labeling, which the page adds to the training images.",
 )
-@click.option("--open", "browse", is_flag=True, help="Also open the page in the browser.")
-@click.option("--data", help="Where the images of the fit are now, if they were moved.")
-@click.option("--model", help="Name of a language model that suggests sentences.")
-@click.option("--base-url", help="URL of its server, such as http://localhost:8000/v1.")
-@click.option(
-    "--provider",
-    type=click.Choice(["openai", "anthropic"]),
-    default="openai",
-    show_default=True,
-    help="Protocol of its server; most speak OpenAI's.",
-)
-@allow_download_option
-@embeds
-@speaks
+@opt.model_options(required=False)
+@opt.allow_download_option
+@opt.embedding_options
+@with_output
 def workbench(
     out: Output,
     run: Path,
     port: int,
-    browse: bool,
     data: str | None,
-    model: str | None,
-    base_url: str | None,
-    provider: Any,
+    unlabeled: tuple[str, ...],
     opening: dict[str, Any],
+    **model: Any,
 ) -> None:
     """Edit a run in the browser, with the effect of each edit.
 
-    The page is served to this machine alone, at the printed address. Figures are those of the held-out
-    images, without the part that is kept back for evaluate --held-out --final. The run stays as it is: a
-    version is saved as a new run next to it. Unsaved edits come back the next time.
+    The page is served at the printed address, to this machine only. Accuracy is measured on the
+    held-out images, except those kept back for evaluate --held-out --final. If a fit used all images,
+    edits are not measured. The run is not changed:
+    versions are saved as new runs next to it. Unsaved edits are restored the next time. Training images
+    can be relabeled and dropped, and images of --unlabeled added; then the residual is fitted again.
     """
     from promptboost.encoders.runtime import require_modules
     from promptboost.errors import SettingError
 
-    needed = ("fastapi", "uvicorn", "httptools", "prometheus_client")
+    needed = ("fastapi", "uvicorn", "prometheus_client")
     require_modules(needed, "serve", "Workbenches")
     from promptboost.llm.client import ModelSettings
     from promptboost.report import write_card, write_report
@@ -212,25 +172,29 @@ def workbench(
     from promptboost.workbench.application import serve_workbench
     from promptboost.workbench.state import Workbench, draft_folder, only_editor
 
-    if base_url and not model:
-        raise SettingError("--base-url is the server of a language model: add --model NAME")
-    settings = None if model is None else ModelSettings(model, provider, base_url)
-    held_out = open_held_out(run, data=data, **opening)
+    if model["base_url"] and not model["model"]:
+        raise SettingError("--base-url needs a language model: add --model NAME")
+    settings = ModelSettings(**model) if model["model"] else None
+    held_out = open_held_out(run, data=data, needed=False, **opening)
     options = {name: value for name, value in opening.items() if name != "progress"}
     with only_editor(draft_folder(run, held_out.ensemble.fingerprint)):
         opened = Workbench(
-            run, held_out, model=settings, finish=(write_report, write_card), options=options
+            run,
+            held_out,
+            model=settings,
+            finish=(write_report, write_card),
+            options=options,
+            unlabeled=unlabeled,
+            source=data,
         )
 
         def started(address: str) -> None:
             lines = [f"workbench of {plain(str(run))} on {address}"]
             if opened.restored:
-                lines.append(f"unsaved edits that came back: {len(opened.draft.changes)}")
-            lines.append("Ctrl-C stops it; unsaved edits are kept.")
+                lines.append(f"restored unsaved edits: {len(opened.draft.changes)}")
+            lines.append("Ctrl-C stops the server; unsaved edits are kept.")
             record = {"address": address, "unsaved": len(opened.draft.changes)}
             out.result(record, "\n".join(lines))
-            if browse:
-                click.launch(address)
 
         serve_workbench(opened, port=port, started=started)
     out.note("stopped")

@@ -1,169 +1,130 @@
-"""``promptboost export``, ``push`` and ``pull``: a run for other programs and for a model hub."""
+"""``promptboost export``, ``push`` and ``pull``: a run for other programs and on a model hub."""
 
 from pathlib import Path
 from typing import Any
 
 import click
 
-from promptboost.cli.options import allow_download_option, embeds, run_argument
-from promptboost.cli.output import Output, plain, speaks, typed
-from promptboost.errors import command_name
+from promptboost.cli import options as opt
+from promptboost.cli.output import Output, plain, typed, with_output
 
 _EXAMPLES = """
 \b
 promptboost export run -o exported
 promptboost export run -o exported --onnx
+promptboost export --onnx-encoder ViT-B-32/openai towers
 """
 
 
 @click.command(name="export", epilog=_EXAMPLES)
-@run_argument
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder to write into."
-)
+@click.argument("run", type=opt.PATH, metavar="RUN|DIR")
+@opt.output_option("Folder to write into.", required=False)
 @click.option(
     "--onnx", is_flag=True, help="Also write image tower and classifier as one ONNX file."
 )
-@click.option("--encoder", help="For another encoder than the run was fitted on.")
-@click.option("--text-only", is_flag=True, help="Without the residual.")
-@click.option("--overwrite", is_flag=True, help="Write into a folder that has files in it.")
-@allow_download_option
-@embeds
-@speaks
+@click.option(
+    "--onnx-encoder",
+    metavar="ENCODER",
+    shell_complete=opt.encoder_names,
+    help="Write this encoder, of open_clip or hf:, into DIR as two ONNX towers, for onnx:DIR.",
+)
+@opt.other_encoder_option
+@opt.text_only_option
+@click.option("--overwrite", is_flag=True, help="Write into a folder that contains files.")
+@opt.allow_download_option
+@opt.embedding_options
+@with_output
 def export(
     out: Output,
     run: Path,
-    output: Path,
-    onnx: bool,
-    encoder: str | None,
-    text_only: bool,
-    overwrite: bool,
+    output: Path | None,
+    onnx_encoder: str | None,
     opening: dict[str, Any],
+    **options: Any,
 ) -> None:
-    """Write a run for programs without promptboost.
+    """Write a run for programs without promptboost, or an encoder for machines without torch.
 
-    The class matrix with class names, as JSON, safetensors and npz; with --onnx also one file that takes
-    pixels and answers. It is compared with the run on 100 images first.
+    The class matrix with class names, as JSON, safetensors and npz; with --onnx also one file from pixels
+    to predictions, which is first compared with the run on 100 images.
+
+    With --onnx-encoder, two ONNX towers with tokenizer and preprocessing in the layout of Transformers.js,
+    which are first compared with the encoder on images and texts.
     """
-    from promptboost.run.export import export_run
+    from promptboost.run.export import export_encoder, export_run
 
-    done = export_run(
-        run,
-        output,
-        onnx=onnx,
-        encoder=encoder,
-        text_only=text_only,
-        overwrite=overwrite,
-        **opening,
-    )
-    record = {"folder": str(done.folder), "files": list(done.files), "checked": done.checked}
+    if onnx_encoder is not None:
+        if output is not None:
+            raise click.UsageError("--onnx-encoder writes into DIR: remove -o.")
+        encoder = export_encoder(
+            onnx_encoder, run, overwrite=options["overwrite"], progress=out.progress
+        )
+        lines = [plain(str(encoder.folder / name)) for name in encoder.files]
+        lines += [
+            f"{name} differ by at most {checked['largest_difference']:.1e}, smallest cosine "
+            f"{checked['minimum_cosine']:.6f} ({checked['inputs']} compared)"
+            for name, checked in encoder.checked.items()
+        ]
+        out.result(encoder, "\n".join(lines))
+        return
+    if output is None:
+        raise click.UsageError("Missing option '-o' / '--output'.")
+    exported = export_run(run, output, **options, **opening)
+    lines = [plain(str(exported.folder / name)) for name in exported.files]
+    if (checked := exported.checked) is not None:
+        lines.append(
+            f"the graph predicts the same on {checked['images']} images {checked['images_are']}; logits "
+            f"differ by at most {checked['largest_difference']:.1e}"
+        )
+    out.result(exported, "\n".join(lines))
 
-    def summary() -> str:
-        lines = [plain(str(done.folder / name)) for name in done.files]
-        if done.checked is not None:
-            count, which = done.checked["images"], done.checked["images_are"]
-            lines.append(
-                f"the graph gives the same answers on {count} images {which}; logits differ by "
-                f"{done.checked['largest_difference']:.1e} at most"
-            )
-        return "\n".join(lines)
 
-    out.result(record, summary)
-
-
-_ENDPOINT = click.option(
-    "--endpoint",
-    help="Address of the hub; by default the one that HF_ENDPOINT names, or the public one.",
+_endpoint_option = click.option(
+    "--endpoint", help="URL of the hub. Default: $HF_ENDPOINT, or the public hub."
 )
 
 
 @click.command(name="push")
-@run_argument
+@opt.run_argument
 @click.argument("repository")
-@click.option("--private", is_flag=True, help="Make the repository a private one, if it is new.")
+@click.option("--private", is_flag=True, help="Make a new repository private.")
 @click.option(
-    "--with-images", is_flag=True, help="Also send the report, thumbnails and names of images."
+    "--with-images",
+    "images",
+    is_flag=True,
+    help="Also upload the report, thumbnails and names of images.",
 )
-@click.option("--message", help="What to say of this version.")
-@_ENDPOINT
-@speaks
-def push(
-    out: Output,
-    run: Path,
-    repository: str,
-    private: bool,
-    with_images: bool,
-    message: str | None,
-    endpoint: str | None,
-) -> None:
-    """Send a run to a model hub, as OWNER/NAME.
+@_endpoint_option
+@with_output
+def push(out: Output, run: Path, repository: str, **options: Any) -> None:
+    """Upload a run to a model hub, as OWNER/NAME.
 
-    Its text, vectors, figures and card; no image, and no place of this machine.
+    Its text, vectors, results and card, but no images and no paths of this machine.
     """
     from promptboost.hub import push_run
 
-    done = push_run(
-        run,
-        repository,
-        images=with_images,
-        private=private,
-        message=message,
-        endpoint=endpoint,
-        progress=out.progress,
-    )
-    record = {"repository": done.repository, "revision": done.revision, "files": list(done.files)}
-    name = plain(command_name())
-    out.result(
-        record,
-        lambda: (
-            f"{len(done.files)} files, revision {plain(done.revision)}\n"
-            f"pull  {name} pull {plain(done.repository)} -o RUN --revision {plain(done.revision)}"
-        ),
-    )
+    pushed = push_run(run, repository, progress=out.progress, **options)
+    pull_command = typed("pull", pushed.repository, "-o", "RUN", "--revision", pushed.revision)
+    text = f"{len(pushed.files)} files, revision {plain(pushed.revision)}\npull  {pull_command}"
+    record = pushed._asdict()
+    del record["run"]
+    out.result(record, text)
 
 
 @click.command(name="pull")
 @click.argument("repository")
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder of the run."
-)
-@click.option("--revision", help="Which version: a commit, a tag or a branch. Default: the newest.")
-@click.option("--overwrite", is_flag=True, help="Replace the run in the folder.")
-@_ENDPOINT
-@speaks
-def pull(
-    out: Output,
-    repository: str,
-    output: Path,
-    revision: str | None,
-    overwrite: bool,
-    endpoint: str | None,
-) -> None:
-    """Get a run from a model hub.
+@opt.output_option("Folder of the run.")
+@click.option("--revision", help="A commit, a tag or a branch. Default: the newest version.")
+@opt.overwrite_option
+@_endpoint_option
+@with_output
+def pull(out: Output, repository: str, output: Path, **options: Any) -> None:
+    """Download a run from a model hub.
 
-    Its files are checked before they are written, and nothing in them is executed. Which revision it was is
-    written into run.toml.
+    Its files are checked before they are written, and nothing in them is executed. The revision is written
+    into run.toml.
     """
     from promptboost.hub import pull_run
 
-    done = pull_run(
-        repository,
-        output,
-        revision=revision,
-        overwrite=overwrite,
-        endpoint=endpoint,
-        progress=out.progress,
-    )
-    record = {
-        "run": str(done.run),
-        "repository": done.repository,
-        "revision": done.revision,
-        "files": list(done.files),
-    }
-    out.result(
-        record,
-        lambda: (
-            f"{len(done.files)} files, revision {plain(done.revision)}\n"
-            f"predict  {typed('predict', str(done.run))} IMAGES"
-        ),
-    )
+    pulled = pull_run(repository, output, progress=out.progress, **options)
+    text = f"{len(pulled.files)} files, revision {plain(pulled.revision)}"
+    out.result(pulled._asdict(), f"{text}\npredict  {typed('predict', str(pulled.run))} IMAGES")

@@ -1,32 +1,24 @@
 """``promptboost fit``."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.options import (
-    allow_download_option,
-    config_file_option,
-    config_options,
-    default_encoder,
-    embeds,
-    engine_options,
-    image_sources,
-    placement,
-)
+from promptboost.cli import options as opt
+from promptboost.cli.generate import DESCRIBING, describe, describe_options
 from promptboost.cli.output import (
     Interrupted,
     Output,
     facts,
     percent,
     plain,
-    sparkline,
-    speaks,
     table,
     typed,
+    with_output,
 )
-from promptboost.config import PRESETS, FitConfig, read_config
+from promptboost.config import AUTO, PRESETS, FitConfig, read_config
 
 if TYPE_CHECKING:
     from promptboost.run.results import Results
@@ -36,83 +28,118 @@ _EXAMPLES = """
 \b
 promptboost fit my-images -o run
 promptboost fit my-images -o run --shots 8 --prompts sentences.json
+promptboost fit my-images -o run --describe --model NAME --transfer conse:lite2
 promptboost fit list.csv -o run --encoder ViT-B-32/openai
 """
 
-
-@click.command(name="fit", epilog=_EXAMPLES)
-@click.argument("data", shell_complete=image_sources)
-@click.option(
-    "-o", "--output", "run", required=True, type=click.Path(path_type=Path), metavar="RUN"
+_ESSENTIAL = (
+    *("run", "shots", "prompts", "describe", "model", "encoder", "text_only", "residual", "preset"),
+    *("seed", "overwrite", "resume", "as_json"),
 )
+
+
+@click.command(name="fit", cls=opt.ShortHelpCommand, essential=_ESSENTIAL, epilog=_EXAMPLES)
+@click.argument("data", type=click.Path())
+@opt.output_option(name="run", metavar="RUN")
 @click.option(
     "--preset",
     type=click.Choice(list(PRESETS)),
-    help="Settings that go together: paper is the greedy composer with many rounds, as published. "
-    "What is typed here or in the --config wins.",
+    help="A set of settings: paper is the published one, with new crops in each round, CLIP's templates "
+    "and 30 rounds on ImageNet. Other options and --config take precedence.",
 )
-@config_file_option("Settings in a TOML file, named as in a run.toml.", expose_value=True)
-@config_options(presets=True)
-@click.option("--overwrite", is_flag=True, help="Replace the run that is there.")
-@click.option("--resume", is_flag=True, help="Go on with an interrupted run, with its settings.")
+@click.option(
+    "--config",
+    type=click.Path(),
+    help="Settings in a TOML file, named as in a run.toml. Command-line options take precedence.",
+)
+@opt.config_options(presets=True)
+@click.option(
+    "--image-column", help="Column of the paths in a manifest. Default: path or file_name."
+)
+@click.option("--label-column", help="Column of the labels in a manifest. Default: label.")
+@opt.overwrite_option
+@click.option("--resume", is_flag=True, help="Resume an interrupted run, with its settings.")
 @click.option(
     "--track",
     multiple=True,
     type=click.Choice(["mlflow", "wandb"]),
-    help="Also log settings, figures and files with an experiment tracker.",
+    help="Also log settings, metrics and files with an experiment tracker.",
 )
-@allow_download_option
-@embeds
-@engine_options
-@speaks
+@click.option(
+    "--transfer",
+    "transfers",
+    multiple=True,
+    metavar="ENCODER",
+    shell_complete=opt.encoder_names,
+    help="Then move the text to this encoder, as 'promptboost transfer' does, and add its accuracy to the "
+    "report. May be given several times.",
+)
+@describe_options
+@opt.allow_download_option
+@opt.embedding_options
+@opt.engine_options
+@with_output
 def fit(
     out: Output,
     data: str,
     run: Path,
     preset: str | None,
     config: str | None,
+    image_column: str | None,
+    label_column: str | None,
     overwrite: bool,
     resume: bool,
     track: tuple[str, ...],
+    transfers: tuple[str, ...],
     opening: dict[str, Any],
     **options: Any,
 ) -> None:
-    """Learn a classifier made of sentences from labeled images.
+    """Fit a classifier made of sentences to labeled images.
 
-    DATA is a folder with one folder of images for each class (perhaps below train/ and test/), a
-    CSV or JSONL file with the columns path, label and perhaps split, a benchmark as NAME:FOLDER
-    (see 'promptboost data check --help'), or the word emoji. RUN is
-    the folder to write: the classifier as text (ensemble.json), its vectors, the figures, a report.
+    DATA is a folder with one folder of images for each class (optionally below train/ and test/) or with
+    a metadata.csv, a CSV or JSONL file with the columns path, label and optionally split, a tar of
+    WebDataset or a folder of them, a benchmark as NAME:FOLDER (see 'promptboost data check --help'), or
+    the word emoji. RUN is the folder to write: the classifier as text (ensemble.json), its vectors,
+    results and a report.
     """
-    from promptboost.api import fit as fit_run
-    from promptboost.data.source import DataSource
+    from promptboost.data.source import DataSource, with_columns
+    from promptboost.distributed.pool_folder import PoolExecutor
+    from promptboost.encoders import load_encoder
     from promptboost.errors import RunError, SettingError
-    from promptboost.run.preflight import check_inputs
+    from promptboost.report.page import write_card, write_report
+    from promptboost.run.fit import check_inputs, fit_run
     from promptboost.run.run_folder import RunFolder
     from promptboost.trackers import make_trackers
 
+    data = with_columns(data, image_column, label_column)
+    describing = {name: options.pop(name) for name in DESCRIBING}
     if overwrite and resume:
-        raise SettingError("--overwrite and --resume cannot both be meant; give one of them")
-    place = placement(options)
-    typed = {name: value for name, value in options.items() if value is not None}
-    asked = {
-        **(PRESETS[preset] if preset else {}),
-        **(read_config(config) if config else {}),
-        **typed,
-    }
+        raise SettingError("--overwrite and --resume cannot be combined")
+    placement = opt.placement(options)
+    given = _given(data, preset, config, options, describing)
     folder = RunFolder(run)
-    before = _before(folder) if resume else None
-    settings = (FitConfig() if before is None else before.settings).merged(asked)
-    if "encoder" not in asked and before is not None:
+    resumed = None
+    if resume:
+        resumed = folder.unfinished or (folder if folder.state == "finished" else None)
+    settings = (FitConfig() if resumed is None else resumed.settings).merged(given)
+    if "encoder" not in given and resumed is not None:
         from promptboost.encoders.registry import check_trusted
 
         for name in settings.encoders:
             check_trusted(name, allow_download=opening["allow_download"])
-    if "encoder" not in asked and before is None:
-        # What is wrong with the rest is said first, and not behind a word about encoders.
+    elif given.get("encoder", (AUTO,)) in (AUTO, (AUTO,)):
+        # Report problems with the inputs before choosing an encoder.
         folder.check_free(overwrite=overwrite, resume=resume)
         check_inputs(DataSource.parse(data), settings)
-        settings = settings.merged({"encoder": default_encoder(out)})
+        settings = settings.merged(
+            {"encoder": opt.default_encoder(out, allow_download=opening["allow_download"])}
+        )
+    del opening["allow_download"]
+    if describing["describe"]:
+        again = {"overwrite": overwrite, "resume": resume}
+        settings = describe(out, data, run, settings, describing, **again, **opening)
+    for name in transfers:  # an encoder that cannot be loaded is an error before the fit
+        load_encoder(name, device=opening["device"])
     try:
         results = fit_run(
             data,
@@ -120,74 +147,101 @@ def fit(
             settings,
             overwrite=overwrite,
             resume=resume,
-            cache=opening["cache"],
-            device=opening["device"],
-            progress=out.progress,
             trackers=make_trackers(track) if track else (),
-            placement=place,
+            executor=PoolExecutor(placement, out.note),
+            finish=(write_report, write_card),
             say=out.note,
-        ).results
+            **opening,
+        )
     except KeyboardInterrupt:
-        if begun := folder.unfinished:
-            raise Interrupted(begun.resume_hint) from None
+        if unfinished := folder.unfinished:
+            raise Interrupted(unfinished.resume_hint) from None
         raise
     except OSError as error:
-        if (begun := folder.unfinished) and error.strerror:
-            where = f"{error.filename}: " if error.filename else ""
-            raise RunError(
-                f"{where}{error.strerror}; put that right, then type: {begun.resume_hint}"
-            ) from error
+        if (unfinished := folder.unfinished) and error.strerror:
+            reason = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+            message = f"{reason}; fix this, then type: {unfinished.resume_hint}"
+            raise RunError(message) from error
         raise
-    out.result({"run": str(run), **results.record()}, lambda: summary(run, results))
+    results = _transferred(folder, results, transfers, (write_report, write_card), opening)
+    out.result({"run": run, **results.record()}, lambda: summary(run, results))
 
 
-def _before(folder: "RunFolder") -> "RunFolder | None":
-    """Return the run to go on with, or that is finished."""
-    return folder.unfinished or (folder if folder.state == "finished" else None)
+def _transferred(
+    folder: "RunFolder",
+    results: "Results",
+    encoders: tuple[str, ...],
+    finish: tuple[Callable[[Path], object], ...],
+    opening: dict[str, Any],
+) -> "Results":
+    """Transfer a run; return its results with those of the transfers."""
+    from promptboost.run.transfer import transfer_run
+
+    for name in encoders:
+        transfer_run(folder.path, name, finish=finish, **opening)
+    return folder.results if encoders else results
+
+
+def _given(
+    data: str,
+    preset: str | None,
+    config: str | None,
+    options: dict[str, Any],
+    describing: dict[str, Any],
+) -> dict[str, Any]:
+    """Return the settings of the options, the file and the preset, in this order."""
+    from promptboost.data.source import DataSource
+    from promptboost.errors import SettingError
+    from promptboost.run.fit import preset_settings
+
+    if not describing["describe"] and (describing["model"] or describing["send_images"]):
+        raise SettingError("--model and --send-images are for --describe, which is missing")
+    given = read_config(config) if config else {}
+    given |= {name: value for name, value in options.items() if value is not None}
+    if not preset:
+        return given
+    return preset_settings(preset, DataSource.parse(data), given, describe=describing["describe"])
 
 
 def summary(run: Path, results: "Results") -> str:
-    """Return what a fit prints of its figures."""
+    """Format the results of a fit."""
     task = results.task
+    accuracies = [
+        [m.label, *map(percent, (m.accuracy, m.class_accuracy, m.learn_accuracy))]
+        for m in results.methods
+    ]
     lines = [
-        f"{task.classes} classes, {task.learn_images} images to learn from, "
-        f"{task.held_out_images} held out",
+        f"{task.classes} classes, {task.learn_images} training images, {task.held_out_images} held out",
         "",
-        table(
-            ["", "accuracy", "mean of classes", "learned images"],
-            [
-                [m.label, *map(percent, (m.accuracy, m.class_accuracy, m.learn_accuracy))]
-                for m in results.methods
-            ],
-        ),
-        *_unseen(results),
-        *_further(results),
+        table(["", "accuracy", "mean of classes", "training images"], accuracies),
+        *_without_copies(results),
+        *_other_encoders(results),
         "",
-        *_curve([s.accuracy if results.held_out else s.learn_accuracy for s in results.staged]),
         *_facts(results),
         f"report   {run / 'report.html'}",
         f"predict  {typed('predict', str(run))} IMAGES",
     ]
-    return "\n".join(plain(part) if "\n" not in part else part for part in lines)
+    return "\n".join(plain(line) if "\n" not in line else line for line in lines)
 
 
-def _further(results: "Results") -> list[str]:
-    """Return the figures of the other encoders it was learned on."""
-    from promptboost.baselines.measures import OURS
+def _other_encoders(results: "Results") -> list[str]:
+    from promptboost.baselines import OURS
 
-    rows = [
-        [item.encoder, *(percent(item.of(name)) for name in ("zero-shot", "pool-mean", OURS))]
-        for item in results.transfers
-        if item.learned_on
-    ]
-    if not rows:
-        return []
-    names = ["learned on too", "zero-shot", "mean of prompts", "boosted"]
-    return ["", f"above: on {plain(results.encoder.id)}", "", table(names, rows)]
+    lines: list[str] = []
+    for learned, heading in ((True, "also fitted on"), (False, "transferred to")):
+        rows = [
+            [transfer.encoder, *(percent(transfer.of(m)) for m in ("zero-shot", "pool-mean", OURS))]
+            for transfer in results.transfers
+            if transfer.learned_on == learned
+        ]
+        if rows:
+            headers = [heading, "zero-shot", "mean of prompts", "boosted"]
+            lines += ["", table(headers, rows)]
+    return ["", f"above: on {plain(results.encoder.id)}", *lines] if lines else []
 
 
-def _unseen(results: "Results") -> list[str]:
-    from promptboost.baselines.measures import OURS
+def _without_copies(results: "Results") -> list[str]:
+    from promptboost.baselines import OURS
 
     ours = results.method(OURS)
     if results.overlap is None or ours is None or ours.unseen_accuracy is None:
@@ -195,26 +249,20 @@ def _unseen(results: "Results") -> list[str]:
     return [f"{ours.label}: {percent(ours.unseen_accuracy)} {results.overlap.without}"]
 
 
-def _curve(stages: "list[float | None]") -> list[str]:
-    values = [value for value in stages if value is not None]
-    if len(values) < 2:  # a curve of one point says what the table says
-        return []
-    return [
-        f"by round  {percent(values[0])} {sparkline(values)} {percent(values[-1])}"
-        f"  (from {percent(min(values))} to {percent(max(values))})",
-        "",
-    ]
-
-
 def _facts(results: "Results") -> list[str]:
-    """Return what the words do, and how they were chosen."""
-    residual, composed = results.residual, results.composed
-    rows = []
+    """Return the share of the text, and how the text was composed."""
+    residual, composed, controls = results.residual, results.composed, results.controls
+    rows, limits = [], results.thresholds
+    if limits is not None and not results.held_out:
+        text = (
+            f"{percent(limits.accuracy)} of {limits.images} training images, by fits without them"
+        )
+        rows.append(("validated", text))
     if residual is not None:
-        line = "all of an answer: images set aside were answered worse with a residual"
-        if residual.penalty is not None:
-            line = f"{percent(residual.text_share)} of what decides an answer; the rest is the residual"
-        rows.append(("words", line))
-    if composed is None:  # the figures of an earlier promptboost
-        return [facts(rows)] if rows else []
-    return [facts([*rows, *composed.lines()]), ""]
+        text = "the whole margin: a residual was less accurate on validation images"
+        if residual.used:
+            text = f"{percent(residual.text_share)} of the margin; the rest comes from the residual"
+        rows.append(("text", text))
+    if controls is not None:
+        rows.append(("content", str(controls)))
+    return [facts([*rows, *(composed.lines() if composed else [])]), ""] if rows or composed else []

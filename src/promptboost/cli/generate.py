@@ -1,124 +1,178 @@
-"""``promptboost pool generate`` and ``promptboost pool grow``."""
+"""``promptboost pool generate`` and ``pool grow``, and what they share with ``fit --describe``."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.options import allow_download_option, run_argument, with_options
-from promptboost.cli.output import UNUSABLE, Interrupted, Output, speaks
+from promptboost.cli import options as opt
+from promptboost.cli.output import UNUSABLE, Output, with_output
 
 if TYPE_CHECKING:
+    from promptboost.config import FitConfig
     from promptboost.llm.generation import Generated
     from promptboost.llm.questions import Question
 
-COUNT = click.IntRange(min=1)
-_BUDGET = click.IntRange(min=0)
+_SECONDS = click.FloatRange(min=0, min_open=True)
 
-
-#: Options for the model, the budget and the replies.
-asks = with_options(
+# Options for the replies and the budget.
+_budget_options = opt.with_options(
     [
-        click.option("--model", required=True, help="Name of the model on its server."),
-        click.option("--base-url", help="URL of the server, such as http://localhost:8000/v1."),
-        click.option(
-            "--provider",
-            type=click.Choice(["openai", "anthropic"]),
-            default="openai",
-            show_default=True,
-            help="Protocol of the server; most others are compatible with OpenAI.",
-        ),
-        click.option("--temperature", type=click.FloatRange(min=0), help="Default: the server's."),
-        click.option(
+        opt.default_option(
             "--reply-tokens",
-            type=COUNT,
-            default=2048,
-            show_default=True,
-            help="Maximum tokens per reply. Reasoning models need more.",
+            opt.COUNT,
+            2048,
+            "Maximum tokens per reply. Reasoning models need more.",
         ),
-        click.option(
-            "--timeout",
-            type=click.FloatRange(min=0, min_open=True),
-            default=120.0,
-            show_default=True,
-            help="Seconds to wait for data from the server.",
-        ),
-        click.option(
-            "--workers",
-            type=COUNT,
-            default=8,
-            show_default=True,
-            help="Number of parallel requests.",
+        opt.default_option(
+            "--timeout", _SECONDS, 120.0, "Seconds to wait for data from the server."
         ),
         click.option(
             "--max-requests",
-            type=_BUDGET,
+            type=click.IntRange(min=0),
             help="Stop after this many requests, including retries. 0 uses cached replies only.",
         ),
-        click.option("--max-tokens", type=_BUDGET, help="Stop before using more tokens than this."),
+        click.option(
+            "--max-tokens",
+            type=click.IntRange(min=0),
+            help="Send no request after this many tokens were used, of questions and replies.",
+        ),
+    ]
+)
+#: Options of ``generate`` and ``grow``.
+request_options = opt.with_options(
+    [
+        opt.model_options(required=True),
+        click.option("--temperature", type=click.FloatRange(min=0), help="Default: the server's."),
+        _budget_options,
+        opt.default_option("--workers", opt.COUNT, 8, "Number of parallel requests."),
         click.option(
             "--replies",
-            type=click.Path(path_type=Path, dir_okay=False),
+            type=opt.FILE,
             metavar="FILE.jsonl",
             help="File that caches the replies. Default: next to FILE.json.",
         ),
         click.option(
-            "--price",
-            type=(float, float),
-            metavar="IN OUT",
-            help="Price per million tokens of questions and of replies, for the estimate.",
-        ),
-        click.option(
-            "--dry-run", is_flag=True, help="Show the questions and costs without sending anything."
+            "--dry-run",
+            is_flag=True,
+            help="Show the questions and their tokens without sending anything.",
         ),
     ]
 )
+#: Options of ``fit --describe``.
+describe_options = opt.with_options(
+    [
+        click.option(
+            "--describe",
+            is_flag=True,
+            help="Let a language model describe the classes and the differences of confused ones.",
+        ),
+        opt.model_options(required=False),
+        _budget_options,
+        click.option(
+            "--send-images",
+            is_flag=True,
+            help="Send the language model a training image of each confused class.",
+        ),
+        click.option("--yes", "-y", is_flag=True, help="Send requests without confirmation."),
+    ]
+)
+_MODEL = ("model", "provider", "base_url", "reply_tokens", "timeout")
+#: The names of these options.
+DESCRIBING = ("describe", *_MODEL, "max_requests", "max_tokens", "send_images", "yes")
 
 
-def replies_of(file: Path, asking: dict[str, Any]) -> Path:
+def describe(
+    out: Output,
+    data: str,
+    run: Path,
+    settings: "FitConfig",
+    describing: dict[str, Any],
+    **options: Any,
+) -> "FitConfig":
+    """Describe the classes of a fit; return its settings with the descriptions."""
+    from promptboost.cli import pool_text
+    from promptboost.errors import SettingError
+    from promptboost.llm.client import ModelSettings
+    from promptboost.llm.description import Describer
+    from promptboost.llm.generation import Plan
+    from promptboost.llm.requests import Budget
+    from promptboost.run.run_folder import RunFolder
+
+    if not describing["model"]:
+        raise SettingError("--describe needs a language model: add --model NAME")
+
+    def confirm(classes: Plan, pairs: Plan) -> None:
+        estimate = pool_text.estimate_text(classes, pairs, describing["send_images"])
+        if describing["yes"] or not (sys.stdin.isatty() and sys.stderr.isatty()):
+            for line in estimate.split("\n"):
+                out.note(line)
+        elif not click.confirm(f"{estimate}\nSend them?", err=True):
+            out.note("nothing was sent")
+            raise click.exceptions.Exit(1)
+
+    describer = Describer(
+        ModelSettings(**{name: describing[name] for name in _MODEL}),
+        Budget(describing["max_requests"], describing["max_tokens"]),
+        send_images=describing["send_images"],
+        confirm=confirm,
+    )
+    with opt.resumable(f"replies so far are in {RunFolder(run).replies_path}"):
+        return describer.describe(data, run, settings, say=out.note, **options)
+
+
+def replies_of(file: Path, requests: dict[str, Any]) -> Path:
     """Return the file of replies: the given one, or one next to the output."""
-    replies: Path | None = asking["replies"]
+    replies: Path | None = requests["replies"]
     return replies or file.with_name(f"{file.stem}.replies.jsonl")
 
 
 def ask(
-    out: Output, questions: Sequence["Question"], file: Path, per_class: int | None, **asking: Any
+    out: Output, questions: Sequence["Question"], file: Path, **requests: Any
 ) -> "Generated | None":
     """Ask the questions, or with ``--dry-run`` print the plan and return None."""
     from promptboost.cli import pool_text
+    from promptboost.errors import PoolError
     from promptboost.llm.client import ModelSettings
     from promptboost.llm.generation import generate_pool, plan
     from promptboost.llm.replies import ReplyCache
-    from promptboost.llm.requests import Budget, RequestPolicy
+    from promptboost.llm.requests import Budget
 
-    named = ("model", "provider", "base_url", "temperature", "reply_tokens", "timeout")
-    settings = ModelSettings(**{name: asking[name] for name in named})
-    replies = replies_of(file, asking)
+    settings = ModelSettings(**{name: requests[name] for name in (*_MODEL, "temperature")})
+    replies = replies_of(file, requests)
     cache = ReplyCache(replies)
     if cache.damaged:
         out.note(f"{replies}: {cache.damaged} lines cannot be read and are ignored")
-    if asking["dry_run"]:
-        planned = plan(questions, settings, cache, asking["price"])
+    if requests["dry_run"]:
+        planned = plan(questions, settings, cache)
         out.result(pool_text.plan_record(planned), lambda: pool_text.plan_text(planned))
         return None
-    _check_places(file, replies)
-    budget = Budget(asking["max_requests"], asking["max_tokens"])
-    policy = RequestPolicy(budget, asking["workers"], progress=out.progress, notify=out.note)
-    try:
-        generated = generate_pool(questions, settings, cache, per_class=per_class, policy=policy)
-    except KeyboardInterrupt:
-        raise Interrupted(f"the same command again (replies so far are in {replies})") from None
-    for line in pool_text.remarks(generated):
+    _check_writable(file, replies)
+    with opt.resumable(f"replies so far are in {replies}"):
+        generated = generate_pool(
+            questions,
+            settings,
+            cache,
+            budget=Budget(requests["max_requests"], requests["max_tokens"]),
+            workers=requests["workers"],
+            progress=out.progress,
+            notify=out.note,
+        )
+    for line in generated.remarks():
         out.note(line)
-    pool_text.check_any(generated, replies)
+    if not generated.sentences:
+        raise PoolError(
+            f"there are no sentences, so nothing was written: {generated.problem}; see {replies}"
+        )
     return generated
 
 
-def _check_places(*files: Path) -> None:
-    """Raise a SettingError unless the files can be written; checked before anything is paid for."""
+def _check_writable(*files: Path) -> None:
+    """Raise a SettingError unless the files can be written, before the first paid request."""
     from promptboost.errors import SettingError
-    from promptboost.run.preflight import check_writable
+    from promptboost.run.run_folder import check_writable
 
     for file in files:
         if not file.absolute().parent.is_dir():
@@ -149,11 +203,8 @@ promptboost fit my-images -o run --prompts sentences.json
 _GROW_EXAMPLES = """
 \b
 promptboost pool grow run -o grown.json --model NAME
-promptboost pool grow run -o grown.json --model NAME --fit second-run
 """
-_output = click.option(
-    "-o", "--output", "file", required=True, type=click.Path(path_type=Path), metavar="FILE.json"
-)
+_file_option = opt.output_option(name="file", metavar="FILE.json")
 
 
 @click.command(
@@ -163,18 +214,18 @@ _output = click.option(
 )
 @click.argument("names", nargs=-1)
 @click.option("--classes", help="Classes instead of NAMES: images as for fit, or a file of names.")
-@_output
+@_file_option
 @click.option(
     "--questions",
     "kind",
-    type=click.Choice(["cupl", "dclip", "contrast"]),
+    type=click.Choice(["cupl", "dclip", "context"]),
     default="cupl",
     show_default=True,
-    help="Appearance of a class, its features, or its differences from others.",
+    help="Appearance of a class, its features, or its appearance among the other classes.",
 )
-@click.option("--per-class", type=COUNT, default=20, show_default=True, help="Sentences per class.")
-@asks
-@speaks
+@opt.default_option("--per-class", opt.COUNT, 20, "Sentences per class.")
+@request_options
+@with_output
 def generate(
     out: Output,
     names: tuple[str, ...],
@@ -182,7 +233,7 @@ def generate(
     file: Path,
     kind: Any,
     per_class: int,
-    **asking: Any,
+    **requests: Any,
 ) -> int:
     """Generate sentences about classes with a language model, for fit --prompts.
 
@@ -190,18 +241,21 @@ def generate(
     none is missing, it writes the file without a server.
     """
     from promptboost.cli import pool_text
+    from promptboost.errors import SettingError
     from promptboost.llm.questions import questions_for
 
-    _check_file(file, classes, asking)
+    if file.suffix.lower() != ".json":
+        raise SettingError(f"{file} will contain JSON, so its name must end in .json")
+    _check_file(file, classes, requests)
     class_names = _class_names(names, classes)
     questions = questions_for(class_names, kind, per_class)
-    done = ask(out, questions, file, per_class, **asking)
+    done = ask(out, questions, file, **requests)
     if done is None:
         return 0
     from promptboost.io import write_json
 
     write_json(file, done.sentences)
-    record = pool_text.generated_record(file, replies_of(file, asking), done, done.sentences)
+    record = pool_text.generated_record(file, replies_of(file, requests), done, done.sentences)
     out.result(record, lambda: pool_text.generated_text(record))
     return exit_code(done)
 
@@ -211,93 +265,58 @@ def generate(
     short_help="Generate sentences about the classes a run confuses.",
     epilog=_GROW_EXAMPLES + _ENVIRONMENT,
 )
-@run_argument
-@_output
-@click.option("--pairs", type=COUNT, default=10, show_default=True, help="Number of pairs.")
-@click.option(
-    "--per-pair", type=COUNT, default=5, show_default=True, help="Sentences per class of a pair."
-)
-@click.option(
-    "--fit",
-    "new_run",
-    type=click.Path(path_type=Path),
-    metavar="NEW_RUN",
-    help="Also fit into this folder, with the settings of RUN and the new file.",
-)
-@click.option("--overwrite", is_flag=True, help="Replace the run in NEW_RUN.")
-@allow_download_option
-@asks
-@speaks
+@opt.run_argument
+@_file_option
+@opt.default_option("--pairs", opt.COUNT, 10, "Number of pairs.")
+@opt.default_option("--per-pair", opt.COUNT, 5, "Sentences per class of a pair.")
+@request_options
+@with_output
 def grow(
     out: Output,
     run: Path,
     file: Path,
     pairs: int,
     per_pair: int,
-    new_run: Path | None,
-    overwrite: bool,
-    allow_download: bool,
-    **asking: Any,
+    **requests: Any,
 ) -> int:
     """Generate sentences that distinguish the classes RUN confuses most.
 
-    FILE.json will hold the sentences of RUN and the new ones, for another fit with --prompts.
+    FILE.json will hold the sentences of RUN and the new ones, for another fit; its command is printed.
+    For a run that was fitted with a saved pool, give FILE.jsonl.
     """
     from promptboost.cli import pool_text
     from promptboost.llm import growth
     from promptboost.llm.questions import pair_questions
     from promptboost.run.run_folder import RunFolder
 
-    _check_file(file, None, asking)
-    confused = growth.run_pairs(run, pairs)
-    # Errors should appear before anything is paid for.
+    _check_file(file, None, requests)
+    confused, names = growth.run_pairs(run, pairs), RunFolder(run).ensemble.class_names
+    # Raise errors before the first paid request.
     growth.check_growable(run, file)
-    if new_run is not None:
-        from promptboost.encoders.registry import check_trusted
-
-        RunFolder(new_run).check_free(overwrite=overwrite, resume=False)
-        for name in RunFolder(run).settings.encoders:
-            check_trusted(name, allow_download=allow_download)
-    done = ask(out, pair_questions(confused, per_pair), file, None, **asking)
+    done = ask(out, pair_questions(confused, names, per_pair), file, **requests)
     if done is None:
         return 0
     grown = growth.write_grown(run, done.sentences, file)
-    record = pool_text.generated_record(file, replies_of(file, asking), done, grown)
+    record = pool_text.generated_record(file, replies_of(file, requests), done, grown)
     record |= pool_text.growth_record(confused, done)
-    if (images := growth.measured_on(run)) is not None:
+    if (images := RunFolder(run).results.task.held_out) is not None:
         out.note(
             f"the pairs were chosen on held-out images ({images}): results of the next fit on the same "
             "images are slightly optimistic"
         )
-    if new_run is None:
-        record["next"] = growth.fit_command(run, file)
-    else:
-        from promptboost.report import write_card, write_report
-
-        growth.fit_again(
-            run,
-            file,
-            new_run,
-            overwrite=overwrite,
-            progress=out.progress,
-            say=out.note,
-            finish=(write_report, write_card),
-        )
-        record |= {"run": str(new_run), **pool_text.before_and_after(run, new_run)}
+    record["next"] = growth.fit_command(run, file)
     out.result(record, lambda: pool_text.generated_text(record))
     return exit_code(done)
 
 
-def _check_file(file: Path, classes: str | None, asking: dict[str, Any]) -> None:
-    """Raise a SettingError if the output would overwrite an input or cannot be read by fit."""
+def _check_file(file: Path, classes: str | None, requests: dict[str, Any]) -> None:
+    """Raise a SettingError if the output would overwrite an input."""
     from promptboost.errors import SettingError
 
-    if file.suffix.lower() != ".json":
-        raise SettingError(f"{file} will hold JSON, so its name has to end in .json")
-    others = {"the replies": replies_of(file, asking), "the names of the classes": classes}
-    for what, other in others.items():
-        if other is not None and file.absolute() == Path(other).absolute():
-            raise SettingError(f"{file} is to hold {what}, too; choose another name")
+    inputs = {"the replies": replies_of(file, requests), "the names of the classes": classes}
+    for content, path in inputs.items():
+        if path is not None and file.absolute() == Path(path).absolute():
+            raise SettingError(f"{file} already contains {content}; choose another name")
 
 
 def class_names_of(classes: str) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""How commands speak: results on stdout, notes on stderr, one line and an exit code where they fail."""
+"""Output of commands: results on stdout, notes on stderr, errors as one line and an exit code."""
 
 import functools
 import json
@@ -9,7 +9,7 @@ import sys
 import unicodedata
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import get_terminal_size
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
-from promptboost.errors import PromptBoostError, command_name
+from promptboost.errors import PromptBoostError, command_name, count
 from promptboost.errors import percent as percent
 from promptboost.progress import Progress, ProgressBars, bars_aside, no_progress
 
@@ -30,28 +30,31 @@ INTERNAL, UNUSABLE, INTERRUPTED = 1, 2, 130
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_CURVE = 50  # letters of a curve
-_LEAST_ROOM = 24  # columns in which a sentence can be read
-_INDENT = 4  # of a cell in a line of its own
-_BARS = "▁▂▃▄▅▆▇█"
+_LEAST_ROOM = 24  # columns needed to wrap a cell next to the others
+_INDENT = 4  # of a cell on a separate line
 _HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # controls, direction marks, surrogates, line ends
-# What a formula of a spreadsheet begins with; the wide ones are read so in Japanese.
+# First characters of spreadsheet formulas; the wide ones work in Japanese.
 _FORMULA = (*"=+-@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-JOINERS = "\u200c\u200d"  # shape letters and emoji; kept where programs read the names
+JOINERS = "\u200c\u200d"  # part of some letters and emoji; kept in output for programs
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where a command's words go."""
+    """Output settings of a command."""
 
     json: bool = False  # one JSON object on stdout instead of text
     quiet: bool = False  # no notes, no progress bars
     progress: Progress = no_progress
 
     def note(self, text: str) -> None:
-        """Write a remark to stderr."""
+        """Print a note to stderr."""
         if not self.quiet:
             echo(plain(text), err=True)
+
+    def note_bad_images(self, bad_images: Iterable[Mapping[str, Any]]) -> None:
+        """Print a note for each unreadable image."""
+        for bad in bad_images:
+            self.note(f"left out {bad['path']}: {bad['reason']}")
 
     def result(self, record: Any, text: str | Callable[[], str]) -> None:
         """Print the result, as JSON or as text."""
@@ -61,11 +64,11 @@ class Output:
             echo(text if isinstance(text, str) else text())
 
 
-def speaks(command: Command) -> Command:
+def with_output(command: Command) -> Command:
     """Add the options ``--json``, ``--quiet`` and ``--debug``, and pass `out` to the command.
 
-    The options about embeddings are passed as one mapping `opening`: the keyword arguments `cache`,
-    `device`, `progress` and, where there is that option, `allow_download`.
+    The embedding options are passed as one mapping `opening` with the keys `cache`, `device`, `progress`
+    and, if the command has that option, `allow_download`.
     """
 
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -73,8 +76,12 @@ def speaks(command: Command) -> Command:
     @click.option("--debug", is_flag=True, hidden=True, expose_value=False)
     @functools.wraps(command)
     def wrapped(*args: Any, as_json: bool, quiet: bool, **options: Any) -> Any:
-        _ask_for_encoders(options.get("encoder") or options.get("encoders") or ())
-        with ProgressBars(shown=not (quiet or as_json)) as progress:
+        with ProgressBars(shown=not (quiet or as_json)) as progress, ExitStack() as loading:
+            names = options.keys() & {"batch_size", "precision"}
+            if any((running := {name: options.pop(name) for name in names}).values()):
+                from promptboost.encoders.registry import encoder_defaults
+
+                loading.enter_context(encoder_defaults(**running))
             if "no_cache" in options:
                 opening = {"cache": not options.pop("no_cache"), "progress": progress}
                 names = options.keys() & {"device", "allow_download"}
@@ -84,35 +91,27 @@ def speaks(command: Command) -> Command:
     return wrapped  # type: ignore[return-value]
 
 
-def _ask_for_encoders(named: str | Sequence[str]) -> None:
-    """Begin to ask a hub for encoders that are typed, before a command loads what it needs."""
-    names = [named] if isinstance(named, str) else named
-    if any("/" in name for name in names):
-        from promptboost.encoders.openclip.weights import ask_ahead
-
-        ask_ahead(names)
-
-
 class _ReaderGoneError(Exception):
-    """Nobody reads the output any more; not an OSError, with which click would leave by itself."""
+    """Stdout was closed by its reader. Not an OSError, which click would handle itself."""
 
 
 def echo(text: str, *, err: bool = False, keep: str = "") -> None:
-    """Write lines: the one place where words leave, without what a terminal would obey."""
+    """Print lines without control characters, except those in `keep`."""
     shown = "\n".join(plain(line, keep) for line in text.split("\n"))
     try:
         with bars_aside(sys.stderr if err else sys.stdout):
             click.echo(shown, err=err)
-    except BrokenPipeError:
-        if not err:
+    except (OSError, ValueError) as error:  # full, or closed
+        if err:
+            _drop(sys.stderr)
+        elif isinstance(error, BrokenPipeError):
             raise _ReaderGoneError from None
-    except (OSError, ValueError):  # full, or closed
-        if not err:
+        else:
             raise
 
 
 def csv_line(cells: Sequence[str]) -> None:
-    """Write one line of a CSV file, without what a terminal or a spreadsheet would obey."""
+    """Print one line of CSV without control characters and spreadsheet formulas."""
     import csv
     import io
 
@@ -123,7 +122,7 @@ def csv_line(cells: Sequence[str]) -> None:
 
 
 def _no_formula(cell: str) -> str:
-    """Put an apostrophe before what a spreadsheet would work out; a number is what it is."""
+    """Put an apostrophe before a spreadsheet formula, but not before a number."""
     if not cell.startswith(_FORMULA):
         return cell
     try:
@@ -134,17 +133,26 @@ def _no_formula(cell: str) -> str:
 
 
 def on_terminal() -> bool:
-    """Tell whether somebody sees the output as it comes."""
+    """Return whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 
-def json_line(found: Any) -> str:
-    """Write a result as JSON in ASCII, controls escaped; that of deletion too, which JSON allows."""
-    return json.dumps(found, allow_nan=False).replace("\x7f", "\\u007f")
+def json_line(record: Any) -> str:
+    """Return a record of JSON types, paths, dataclasses and structs as JSON.
+
+    The result is ASCII with all control characters escaped, including DEL.
+    """
+    return json.dumps(record, allow_nan=False, default=_builtins).replace("\x7f", "\\u007f")
+
+
+def _builtins(value: Any) -> Any:
+    import msgspec
+
+    return str(value) if isinstance(value, Path) else msgspec.to_builtins(value, enc_hook=str)
 
 
 def plain(text: str, keep: str = "") -> str:
-    """Take out what a terminal would obey instead of show."""
+    """Replace control characters, except those in `keep`."""
     if text.isascii() and text.isprintable():
         return text
     hidden = "\N{REPLACEMENT CHARACTER}"
@@ -154,59 +162,70 @@ def plain(text: str, keep: str = "") -> str:
 
 
 def typed(*words: str) -> str:
-    """Write a command of promptboost so that it can be pasted: a path may hold spaces."""
+    """Return a promptboost command to paste, with quoted paths."""
     return f"{plain(command_name())} {shlex.join(plain(word) for word in words)}"
 
 
 def facts(rows: Sequence[tuple[str, str]]) -> str:
-    """Lay out titles and what is said of each; on a terminal, long words go on below each other."""
-    return table(["", ""], [[f"{title:<11}", said] for title, said in rows], left=(0, 1))[1:]
+    """Format titles with their texts; a terminal wraps long texts."""
+    return table(["", ""], [[f"{title:<11}", text] for title, text in rows], left=(0, 1))[1:]
 
 
 def table(
     headers: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int] = (0,)
 ) -> str:
-    """Lay out rows: the columns in `left` to the left, the others to the right.
+    """Format a table with the columns in `left` left-aligned and the others right-aligned.
 
-    On a terminal, words of a last column to the left go on below each other where it would be too wide,
-    or in lines of their own where little room is left beside the other columns.
+    On a terminal, a left-aligned last column is wrapped, or moved to separate lines if there is not enough
+    room next to the other columns.
     """
-    clean = [[plain(cell) for cell in row] for row in [headers, *rows]]
-    widths = [max(map(_width, column)) for column in zip(*clean, strict=True)]
+    cells = [[plain(cell) for cell in row] for row in [headers, *rows]]
+    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
     last = len(headers) - 1
-    before = sum(widths[:-1]) + 2 * last
+    start = sum(widths[:-1]) + 2 * last  # of the last column
     columns = get_terminal_size().columns if on_terminal() and last in left else 0
-    indent = before if columns - before >= _LEAST_ROOM else _INDENT
+    indent = start if columns - start >= _LEAST_ROOM else _INDENT
     room = columns - indent
     lines = []
-    for row in clean:
-        cells = [_padded(cell, widths[i], left=i in left) for i, cell in enumerate(row[:-1])]
-        wide = room >= _LEAST_ROOM and before + _width(row[-1]) > columns
-        parts = wrap(row[-1], room, break_long_words=False) if wide else row[-1:]
-        if wide and indent != before:
-            parts.insert(0, "")
-        cells.append(_padded(parts[0], widths[-1], left=last in left))
-        lines += ["  ".join(cells).rstrip(), *(" " * indent + part for part in parts[1:])]
+    for row in cells:
+        padded = [_padded(cell, widths[i], left=i in left) for i, cell in enumerate(row[:-1])]
+        too_wide = room >= _LEAST_ROOM and start + _width(row[-1]) > columns
+        wrapped = wrap(row[-1], room, break_long_words=False) if too_wide else row[-1:]
+        if too_wide and indent != start:
+            wrapped.insert(0, "")
+        padded.append(_padded(wrapped[0], widths[-1], left=last in left))
+        lines += ["  ".join(padded).rstrip(), *(" " * indent + line for line in wrapped[1:])]
     return "\n".join(lines)
 
 
 def prediction_table(predictions: "Iterable[Prediction]", *, abstain: bool) -> str:
-    """Lay out predictions; with `abstain`, a column marks the unsure ones."""
+    """Format predictions; with `abstain`, a column marks those that are unsure or rejected."""
     rows = []
     for prediction in predictions:
         top = ", ".join(
             f"{choice.class_name} {percent(choice.probability)}" for choice in prediction.top
         )
         answer = top if prediction.error is None else f"! {prediction.error}"
-        # A column of its own, so that a class may be called "unsure".
-        mark = ["unsure" if prediction.unsure else ""] if abstain else []
+        if isinstance(prediction.prediction_set, tuple):
+            answer += f"  {{{', '.join(prediction.prediction_set)}}}"
+        # A separate column, because a class may be called "unsure".
+        rejected = prediction.rejected is True
+        mark = (
+            ["rejected" if rejected else "unsure" if prediction.unsure else ""] if abstain else []
+        )
         rows.append([prediction.image, *mark, answer])
-    headers = ["image", "", "best guess"] if abstain else ["image", "answer"]
+    headers = ["image", "", "best guess"] if abstain else ["image", "predicted"]
     return table(headers, rows, left=range(len(headers)))
 
 
+def part_lines(share: Any, done: str, problems: Iterable[str]) -> list[str]:
+    """Return the lines printed for one part of a comparison."""
+    merge = "when all parts are done, run the same command with --merge instead of --shard to write tables"
+    return [f"part {share} is done: {done}", *problems, merge]
+
+
 def evaluation_summary(figures: Mapping[str, Any]) -> str:
-    """Lay out what :func:`~promptboost.run.evaluate.evaluate_run` returns."""
+    """Format the result of :func:`~promptboost.run.evaluate.evaluate_run`."""
     methods: Sequence[Mapping[str, Any]] = figures["methods"]
     accuracies = [
         [m["label"], percent(m["accuracy"]), percent(m["class_accuracy"])] for m in methods
@@ -215,16 +234,14 @@ def evaluation_summary(figures: Mapping[str, Any]) -> str:
     learned = figures["learned_from"]
     for method in methods:
         if method["unseen_accuracy"] is not None:
-            images = "image that was" if learned == 1 else "images that were"
-            unseen = percent(method["unseen_accuracy"])
-            parts[0] += (
-                f"\n{method['label']} {unseen} without the {learned} held-out {images} learned from"
-            )
+            images = "image" if learned == 1 else "images"
+            unseen = f"{percent(method['unseen_accuracy'])} without the {learned} held-out {images}"
+            parts[0] += f"\n{method['label']} {unseen} in the training set"
     if sure := figures.get("sure"):
         unsure = figures["images"] - sure["answered"]
         parts.append(
-            f"boosted at {sure['min_probability']:g}: {percent(sure['accuracy'])} right on "
-            f"{percent(sure['coverage'])} of images (answered {sure['answered']}, unsure {unsure})"
+            f"boosted at {sure['min_probability']:g}: {percent(sure['accuracy'])} accuracy on "
+            f"{percent(sure['coverage'])} of images (predicted {sure['answered']}, unsure {unsure})"
         )
     per_class = [
         [
@@ -239,13 +256,13 @@ def evaluation_summary(figures: Mapping[str, Any]) -> str:
     if held_out := figures.get("held_out"):
         final = held_out["part"] == "final"
         looks = held_out["final_looks" if final else "looks"]
-        heading += "held out and kept back, " if final else "held out, one part of them, "
-        heading += f"looked at {looks} {'time' if looks == 1 else 'times'}, "
+        heading += "held out and kept back, " if final else "part of those held out, "
+        heading += f"measured {count(looks, 'time')}, "
     return "\n\n".join([f"{heading}encoder {plain(figures['encoder'])}", *parts])
 
 
 def transfer_summary(run: Path, moved: Mapping[str, Any]) -> str:
-    """Lay out what :func:`~promptboost.run.transfer.transfer_run` returns."""
+    """Format the result of :func:`~promptboost.run.transfer.transfer_run`."""
     heading = f"encoder {plain(moved['encoder'])}"
     if moved["images"]:
         heading += f", {moved['images']} images, {moved['images_are']}"
@@ -254,7 +271,7 @@ def transfer_summary(run: Path, moved: Mapping[str, Any]) -> str:
     accuracy, text = moved["accuracy"], "boosted text of this run"
     labels = {
         "zero-shot": "zero-shot, one template",
-        "zero-shot-80": "mean of the templates",
+        "template-mean": "mean of the templates",
         "pool-mean": "mean of the whole pool",
         "text": text,
         "promptboost": "the same with a residual" if "text" in accuracy else text,
@@ -262,15 +279,6 @@ def transfer_summary(run: Path, moved: Mapping[str, Any]) -> str:
     rows = [[label, percent(accuracy[name])] for name, label in labels.items() if name in accuracy]
     command = typed("predict", str(run), "IMAGES", "--encoder", moved["encoder"])
     return f"{heading}\n\n{table(['', 'accuracy'], rows)}\n\npredict  {command}"
-
-
-def sparkline(values: Sequence[float]) -> str:
-    """Draw a curve in one line of text."""
-    step = max(1.0, len(values) / _CURVE)
-    shown = [values[min(len(values) - 1, int(i * step))] for i in range(min(_CURVE, len(values)))]
-    low, high = min(shown), max(shown)
-    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join(_BARS[round((value - low) * scale)] for value in shown)
 
 
 def _width(text: str) -> int:
@@ -284,22 +292,22 @@ def _padded(text: str, width: int, *, left: bool) -> str:
 
 
 class Interrupted(Exception):  # noqa: N818
-    """Ctrl-C in work that can go on; the message is the command that does so.
+    """Ctrl-C in resumable work; the message is the command that resumes it.
 
-    Not a KeyboardInterrupt, of which click would keep the message to itself.
+    Not a KeyboardInterrupt, because click drops its message.
     """
 
 
 def prepare_streams() -> None:
-    """Let no character, no closed stream and no warning of a library get in the way of the output."""
-    for name, way in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        # Else the next file that is opened would get the number, and whatever is printed.
+    """Make output robust to closed streams, unencodable characters and warnings of libraries."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        # Otherwise the next opened file would get the descriptor, and the output.
         if getattr(sys, name) is None:
             with suppress(OSError):
                 os.open(os.devnull, os.O_RDWR)
-            setattr(sys, name, open(os.devnull, way, encoding="utf-8"))  # noqa: SIM115
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a character gets a question mark, not a traceback.
+        # Print a question mark if a character cannot be encoded.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     warnings.showwarning = _show_warning
@@ -308,7 +316,7 @@ def prepare_streams() -> None:
 
 
 def guarded(work: Callable[[], int], arguments: Sequence[str]) -> int:
-    """Do the work of a command; turn what goes wrong into a line and an exit code."""
+    """Run a command; print an exception as one line and return the exit code."""
     as_json = "--json" in arguments
     debug = "--debug" in arguments or os.environ.get("PROMPTBOOST_DEBUG", "") not in ("", "0")
     try:
@@ -318,14 +326,14 @@ def guarded(work: Callable[[], int], arguments: Sequence[str]) -> int:
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
     except Interrupted as error:
-        return _fail(f"interrupted; to go on, type: {error}", INTERRUPTED, as_json)
+        return _fail(f"interrupted; to resume, type: {error}", INTERRUPTED, as_json)
     except (KeyboardInterrupt, click.Abort):
         return _fail("interrupted", INTERRUPTED, as_json)
     except (BrokenPipeError, _ReaderGoneError):
         _drop(sys.stdout)
         return 0
     except SystemExit as leaving:
-        # With it click answers a pipe that broke somewhere else, such as that of a progress bar.
+        # click exits if another pipe breaks, such as that of a progress bar.
         if isinstance(leaving.__context__, BrokenPipeError):
             _drop(sys.stdout)
             return 0
@@ -337,25 +345,22 @@ def guarded(work: Callable[[], int], arguments: Sequence[str]) -> int:
             raise
         message, code = _described(error)
         if isinstance(error, OSError):
-            _drop(sys.stdout, unless_sound=True)
+            _drop(sys.stdout, unless_writable=True)
         return _fail(message, code, as_json)
 
 
 def _was_interrupted(error: BaseException) -> bool:
-    """Tell whether Ctrl-C is behind an error: compiled modules that it stops raise one of their own."""
-    seen: list[BaseException] = []
-    while error not in seen:
-        seen.append(error)
-        if isinstance(error, KeyboardInterrupt):
-            return True
-        error = error.__cause__ or error.__context__ or error
-    return False
+    """Return whether Ctrl-C caused an error: compiled modules may raise another exception."""
+    link: BaseException | None = error
+    while link is not None and not isinstance(link, KeyboardInterrupt):
+        link = link.__cause__ or link.__context__
+    return link is not None
 
 
-def _drop(stream: TextIO, *, unless_sound: bool = False) -> None:
-    """Send what is still buffered nowhere: the reader has seen enough, or the disk is full."""
+def _drop(stream: TextIO, *, unless_writable: bool = False) -> None:
+    """Discard buffered output: the reader has gone or the disk is full."""
     with suppress(OSError, ValueError):
-        if unless_sound:
+        if unless_writable:
             try:
                 stream.flush()
                 return
@@ -373,10 +378,9 @@ def _described(error: Exception) -> tuple[str, int]:
     if isinstance(error, PromptBoostError):
         return str(error), UNUSABLE
     if isinstance(error, OSError) and error.strerror:
-        place = f"{error.filename}: " if error.filename else ""
-        return f"{place}{error.strerror}", UNUSABLE
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror, UNUSABLE
     kind = type(error).__name__
-    return f"{kind}: {error} (a fault in promptboost; --debug shows where)", INTERNAL
+    return f"{kind}: {error} (a bug in promptboost; --debug shows where)", INTERNAL
 
 
 def _fail(message: str, code: int, as_json: bool) -> int:
@@ -389,10 +393,10 @@ def _fail(message: str, code: int, as_json: bool) -> int:
 
 
 class _LogLines(logging.Handler):
-    """Print log records that no other handler takes as lines, next to progress bars."""
+    """Print log records without another handler as lines, next to progress bars."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line, or several."""
+        """Print a record."""
         try:
             echo(self.format(record), err=True)
         except Exception:
@@ -407,7 +411,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Show warnings that promptboost means for its user, as a line; libraries' own are left out."""
+    """Print warnings of promptboost as notes; ignore those of libraries."""
     if category.__module__.startswith("promptboost"):
         echo(f"note: {plain(str(message))}", err=True)
 
@@ -415,7 +419,7 @@ def _show_warning(
 def _show_traceback(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Show where an error comes from, as Python does, but with the names of strangers escaped."""
+    """Print a traceback like Python, without control characters."""
     from traceback import format_exception
 
     echo("".join(format_exception(kind, error, trace)).rstrip("\n"), err=True)

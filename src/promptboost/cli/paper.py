@@ -1,28 +1,19 @@
-"""``promptboost paper``, and ``data``: the benchmarks that it runs on."""
+"""``promptboost paper``."""
 
 import shlex
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.options import (
-    Methods,
-    Names,
-    Numbers,
-    embeds,
-    on_options,
-    placement,
-    with_options,
-)
-from promptboost.cli.output import UNUSABLE, Interrupted, Output, echo, plain, speaks, table
-from promptboost.errors import command_name
+from promptboost.cli import options as opt
+from promptboost.cli.output import UNUSABLE, Output, echo, part_lines, plain, table, with_output
+from promptboost.errors import command_name, few, human_bytes
 
 if TYPE_CHECKING:
-    from promptboost.data.benchmarks import Survey
-    from promptboost.distributed.engine import Share
     from promptboost.paper.needs import Needs
     from promptboost.paper.plans import PaperPlan
     from promptboost.paper.runner import PaperRequest
@@ -32,9 +23,9 @@ if TYPE_CHECKING:
 @click.group(name="paper", invoke_without_command=True)
 @click.pass_context
 def paper(ctx: click.Context) -> None:
-    """Reproduce the paper, table by table and figure by figure.
+    """Reproduce the tables and figures of the paper.
 
-    Its commands take --json and --quiet.
+    All commands take --json and --quiet.
     """
     if ctx.invoked_subcommand is None:
         echo(ctx.get_help())
@@ -45,210 +36,294 @@ def _folder(name: str, text: str, **options: Any) -> Callable[[Any], Any]:
     return click.option(name, type=kind, metavar="DIR", help=text, **options)
 
 
-_CHOICE = with_options(
+_choice_options = opt.with_options(
     [
-        _folder("--data", "Holds a folder for each data set, see the reproduce-the-paper page."),
-        _folder("--pools", "Holds a file or folder of sentences for each data set."),
-        click.option("--datasets", type=Names(), default="", help="Only these, or others."),
-        click.option("--shots", type=Numbers(), default="", help="Only these, or others."),
-        click.option("--seeds", type=Numbers(), default="", help="Draws. Default: 1,2,3."),
+        _folder(
+            "--data", "Folder with one folder for each data set; see the reproduce-the-paper page."
+        ),
+        _folder("--pools", "Folder with a file or folder of sentences for each data set."),
         click.option(
-            "--methods",
-            type=Methods(),
-            default="",
-            help="Only these, as here or as in the paper, perhaps with settings.",
+            "--datasets", type=opt.Names(), default="", help="Restrict to these, or add others."
         ),
         click.option(
-            "--encoder", default="", help="Learn with another model; nothing is compared then."
+            "--shots", type=opt.Numbers(), default="", help="Restrict to these, or add others."
+        ),
+        click.option(
+            "--seeds", type=opt.Numbers(), default="", help="Random draws. Default: 1,2,3."
+        ),
+        click.option(
+            "--methods",
+            type=opt.Methods(),
+            default="",
+            help="Restrict to these, named as here or as in the paper, possibly with settings.",
+        ),
+        click.option(
+            "--encoder",
+            default="",
+            help="Fit with another encoder, without comparison to the paper.",
         ),
         click.option(
             "--transfer",
-            type=Names(),
+            "transfers",
+            type=opt.Names(),
             default="",
-            help="Carry to these models instead of the paper's; nothing is compared then.",
+            help="Transfer to these encoders, without comparison to the paper.",
         ),
         click.option(
             "--views",
             type=click.IntRange(min=0),
-            help="Crops of each image that a round draws its own among. Default: 32, or as many as a "
-            "round sees; 8 with --encoder.",
+            help="Stored crops per image, from which a round draws its own. Default: 32, or the number per "
+            "round; 8 with --encoder.",
         ),
     ]
 )
-_OUTPUT = click.option(
-    *("-o", "--output", "out_folder"),
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    required=True,
-    help="Where cells, tables and figures are kept, and found again.",
+_results_option = opt.output_option(
+    "Folder of the results. Existing results are not computed again.", metavar="FOLDER"
 )
 
 
 @paper.command(name="list")
-@speaks
+@with_output
 def list_(out: Output) -> None:
     """List every table and figure."""
     from promptboost.paper.published import entries
 
     records = [
-        {"name": one.name, "title": one.title, "kind": one.kind, "place": one.place}
-        for one in entries()
+        {"name": entry.name, "title": entry.title, "kind": entry.kind, "place": entry.place}
+        for entry in entries()
     ]
-    rows = [[one["name"], one["place"], one["title"]] for one in records]
-    out.result(
-        {"entries": records}, lambda: table(["name", "in the paper", "title"], rows, (0, 1, 2))
-    )
+    rows = [[record["name"], record["place"], record["title"]] for record in records]
+    out.result({"entries": records}, table(["name", "in the paper", "title"], rows, (0, 1, 2)))
 
 
-@paper.command(name="show")
-@click.argument("name")
+@paper.command(name="pools")
+@click.argument("releases", nargs=-1, required=True, type=opt.PATH, metavar="FOLDER...")
+@_folder("--data", "Folder of the data sets, for the names of the classes.", required=True)
 @click.option(
-    *("-o", "--output", "out_folder"),
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    default=Path("paper"),
-    help="Where cells are kept, to see which are there.",
+    "--datasets", type=opt.Names(), default="", help="Restrict to these. Default: all eleven."
 )
-@click.option("--no-probe", is_flag=True, help="Open no encoder to see how fast it is here.")
-@_CHOICE
-@embeds
-@speaks
-def show(out: Output, name: str, no_probe: bool, **options: Any) -> None:
-    """Show what a table or figure needs, and how long it takes.
+@opt.output_option("Folder of the pools, for --pools.", metavar="POOLS")
+@with_output
+def pools(
+    out: Output, releases: tuple[Path, ...], data: Path, datasets: tuple[str, ...], output: Path
+) -> int:
+    """Build the paper's pool of each data set from released files.
 
-    NAME is one of 'paper list', or all.
+    FOLDER is a release as its authors published it, such as a clone of its repository: CuPL, DCLIP,
+    GPT4Vis, AdaptCLIPZS, AWT or ProAPO. Each pool has CLIP's 80 templates, the sentences, and each sentence
+    behind the plain template. Exit code 2 means that none could be built.
+    """
+    from promptboost.data.benchmarks import benchmark_named
+    from promptboost.paper.pools import build_paper_pools
+
+    for folder in (data, *releases):
+        if not folder.is_dir():
+            raise click.UsageError(f"there is no folder {folder}")
+    names = [benchmark_named(name).name for name in datasets]
+    records = list(build_paper_pools(releases, data, output, names))
+    rows = [
+        [record["dataset"], plain(record["consists_of"] or record["reason"])] for record in records
+    ]
+    out.result({"pools": records}, table(["data set", "pool"], rows, (0, 1)))
+    return 0 if any(record["file"] for record in records) else UNUSABLE
+
+
+@paper.command(name="doctor")
+@click.argument("name")
+@opt.output_option(
+    "Folder of existing results.", required=False, metavar="FOLDER", default=Path("paper")
+)
+@click.option(
+    "--calibrate",
+    is_flag=True,
+    help="Measure encoders that are on this machine, for about a minute, instead of predicting.",
+)
+@_choice_options
+@opt.embedding_options
+@with_output
+def doctor(out: Output, name: str, calibrate: bool, **options: Any) -> int:
+    """Check data, pools, weights, device, disk and time for a table or figure.
+
+    NAME is one of 'paper list', or all. Exit code 2 means that something is missing; 'paper run' measures
+    what it can. Times are predicted from the published operations of the towers at 25 TFLOP/s, the speed
+    of the paper's RTX 3090, without decoding of images and without the search for prompts on the CPU.
     """
     from promptboost.paper.needs import find_needs
 
-    request, plans = _asked(out, name, options)
-    needs = find_needs(plans, request, probe=not no_probe)
-    out.result(needs.record(), lambda: _needs_text(needs, plans))
+    request, plans = _request(out, name, options)
+    needs = find_needs(plans, request, calibrate=calibrate)
+    checks = _checks(needs, request)
+    reasons: dict[str, list[str]] = {}  # each once, with the data sets that it concerns
+    for need in needs.data:
+        for reason in filter(None, (need.data, need.sentences)):
+            reasons.setdefault(reason.replace(need.name, "NAME"), []).append(need.name)
+    lines = [
+        table(
+            ["", "state", "to do"],
+            [[what, *map(plain, row)] for what, row in checks.items()],
+            (0, 1, 2),
+        )
+    ]
+    for reason, names in reasons.items():
+        reason = reason.removeprefix("NAME: ")
+        reason = reason.replace("NAME", names[0]) if len(names) == 1 else reason
+        lines.append(plain(f"{few(names, 3)}: {reason}"))
+    record = {what: dict(zip(("state", "to_do"), row, strict=True)) for what, row in checks.items()}
+    out.result({"checks": record, **asdict(needs)}, "\n".join(lines))
+    return UNUSABLE if any(to_do for _, to_do in checks.values()) else 0
+
+
+def _checks(needs: "Needs", request: "PaperRequest") -> dict[str, tuple[str, str]]:
+    """Return the state of each requirement, and what to do about it."""
+    import shutil
+
+    from promptboost.encoders.runtime import pick_device
+    from promptboost.io import cache_folder
+
+    command, data = command_name(), request.data or "DATA"
+    total = len(needs.data)
+    lacking = {
+        "data": (total, [need.name for need in needs.data if need.data]),
+        "pools": (total, [need.name for need in needs.data if need.sentences]),
+        "weights": (len(needs.encoders), [need.name for need in needs.encoders if need.missing]),
+    }
+    advice = {
+        "data": f"{command} data prepare NAME {data}",
+        "pools": f"{command} paper pools RELEASES --data {data} -o {request.pools or 'POOLS'}",
+        "weights": "downloaded from the model hub when they are first needed, if it can be reached",
+    }
+    checks = {
+        "fits": (f"{needs.fits:,}, in {needs.cells:,} cells, {needs.done:,} of them done", "")
+    }
+    for what, (wanted, names) in lacking.items():
+        state = f"{wanted - len(names)} of {wanted}"
+        state += f"; missing: {few(names, 3)}" if names else ""
+        checks[what] = state, advice[what] if names else ""
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    device = str(pick_device(request.device))
+    slow = "" if device != "cpu" else "a GPU, or --datasets, --shots and --encoder for a part"
+    checks["device"] = device, slow
+    room = f"{human_bytes(needs.bytes)} of embeddings, {human_bytes(free)} free in {folder}"
+    checks["disk"] = room, "" if needs.bytes < free else "make room, or set PROMPTBOOST_CACHE"
+    embedding = [need.seconds for need in needs.encoders if need.seconds is not None]
+    times = {"to embed": sum(embedding)} if embedding else {}
+    times |= {f"for {method}": seconds for method, seconds in sorted(needs.training.items())}
+    predicted = ", ".join(f"{_duration(seconds)} {what}" for what, seconds in times.items())
+    if measured := sum(need.measured for need in needs.encoders):
+        predicted += f" ({measured} of {len(needs.encoders)} encoders measured here)"
+    unknown = "unknown for these encoders; --calibrate measures them"
+    checks["time"] = predicted or unknown, ""
+    return checks
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 @paper.command(name="run")
 @click.argument("name")
-@_OUTPUT
-@_CHOICE
-@embeds
-@on_options
-@speaks
+@_results_option
+@_choice_options
+@opt.embedding_options
+@opt.on_options
+@with_output
 def run(out: Output, name: str, **options: Any) -> None:
-    """Run a table or figure, and see the paper's numbers beside yours.
+    """Run a table or figure, and compare the results with the paper's.
 
-    NAME is one of 'paper list', or all. What is in FOLDER already is not measured again, whichever
-    table it was measured for: stop it at any time, and the same command goes on. With --on ray the fits
-    are done by many processes, on all machines of a cluster, which must share the data and FOLDER.
+    NAME is one of 'paper list', or all. Existing results in FOLDER are not computed again, even those of
+    other tables: the same command resumes an interrupted one. With --on ray, many processes share the
+    fits, on all machines of a cluster, which must share the data and FOLDER.
     """
     from promptboost.errors import RunError, SettingError
     from promptboost.io import writing
     from promptboost.paper.runner import PlanRunner
     from promptboost.paper.sheet import make_sheet, write_sheet
 
-    share = None if (place := placement(options)) is None else place.share
-    request, plans = _asked(out, name, options)
+    placement = opt.placement(options)
+    share = None if placement is None else placement.share
+    request, plans = _request(out, name, options)
     for option, folder in (("--data", request.data), ("--pools", request.pools)):
         if folder is not None and not folder.is_dir():
-            raise SettingError(f"{option} is {folder}, and there is no such folder")
-    runner = PlanRunner(request, out.note, place)
-    records, sheet, any_line = [], None, False
-    # Several parts write at the same time, each its own cells.
-    alone = share is None
+            raise SettingError(f"{option}: there is no folder {folder}")
+    runner = PlanRunner(request, out.note, placement)
+    records, sheets = [], []
+    # Parts run at the same time and write no tables.
+    lock = writing(request.out, "paper", say=out.note) if share is None else nullcontext()
     try:
-        with writing(request.out, "paper", say=out.note) if alone else nullcontext():
+        with opt.resumable(), lock:
             for plan in plans:
                 sheet = make_sheet(plan, runner.run(plan))
-                files = write_sheet(sheet, request) if alone and sheet.measured.lines else []
-                any_line = any_line or bool(sheet.measured.lines)
+                write = share is None and bool(sheet.measured.lines)
+                files = write_sheet(sheet, request) if write else []
+                sheets.append(sheet)
                 records.append(_record(sheet, files))
-                if not out.json and alone:
+                if not out.json and share is None:
                     echo(_sheet_text(sheet, files))
-    except KeyboardInterrupt:
-        raise Interrupted("the same command again; what is done is kept") from None
     finally:
         runner.close()
     if out.json:
         out.result({"entries": records}, "")
-    elif not alone:
-        echo(_part_text(share, records))
-    if not any_line and sheet is not None:
-        first, *more = sheet.measured.reason_lines() or ["nothing was asked for"]
-        also = f"; {len(more)} more reasons are above" if more else ""
-        raise RunError(f"nothing could be run: {first}{also}")
-
-
-def _part_text(share: "Share | None", records: list[dict[str, Any]]) -> str:
-    done = sum(record["measured_now"] for record in records)
-    reasons = dict.fromkeys(line for record in records for line in record["missing"])
-    return "\n".join(
-        [
-            f"part {share} is done: {done} new cells",
-            *(f"missing  {plain(line)}" for line in reasons),
-            "when all parts are done, the same command with --merge in place of --shard writes the tables",
-        ]
-    )
+    elif share is not None:
+        done = sum(record["measured_now"] for record in records)
+        missing = dict.fromkeys(line for record in records for line in record["missing"])
+        lines = part_lines(share, f"{done} new cells", (f"missing  {line}" for line in missing))
+        echo("\n".join(map(plain, lines)))
+    if not any(sheet.measured.lines for sheet in sheets):
+        reason, *more = sheets[-1].measured.reason_lines() or ["the choice is empty"]
+        also = f"; {len(more)} more reasons are listed above" if more else ""
+        raise RunError(f"nothing could be run: {reason}{also}")
 
 
 @paper.command(name="claims")
-@_OUTPUT
-@speaks
-def claims(out: Output, out_folder: Path) -> None:
-    """Judge the paper's nine claims from the cells in FOLDER."""
+@_results_option
+@with_output
+def claims(out: Output, output: Path) -> None:
+    """Check the paper's nine claims with the results in FOLDER."""
     from promptboost.compare.cells import ResultLog
     from promptboost.errors import RunError
     from promptboost.paper.claims import judge_claims
     from promptboost.paper.runner import CELLS, PaperCell
 
-    log = ResultLog(out_folder / CELLS, PaperCell) if out_folder.is_dir() else None
+    log = ResultLog(output / CELLS, PaperCell) if output.is_dir() else None
     lines = [] if log is None else log.results(log)
     if not lines:
         raise RunError(
-            f"{out_folder} holds no cells of the paper; run some first: "
-            f"{command_name()} paper run main -o {shlex.quote(str(out_folder))} …"
+            f"{output} contains no results; compute some first: "
+            f"{command_name()} paper run main -o {shlex.quote(str(output))} …"
         )
     judged = judge_claims(lines)
-    rows = [[one.claim, str(one)] for one in judged]
-    out.result(
-        {"claims": [one.record() for one in judged]},
-        lambda: table(["claim", "judged"], rows, (0, 1)),
-    )
+    rows = [[claim.claim, str(claim)] for claim in judged]
+    record = {"claims": [asdict(claim) for claim in judged]}
+    out.result(record, table(["claim", "result"], rows, (0, 1)))
 
 
-def _asked(
+def _request(
     out: Output, name: str, options: dict[str, Any]
 ) -> "tuple[PaperRequest, list[PaperPlan]]":
-    """Return what was asked for, and the plans as they are then."""
+    """Return the request, and the plans with the choice applied."""
     from promptboost.data.benchmarks.registry import find_benchmark
     from promptboost.errors import SettingError
     from promptboost.paper.plans import PLANS, PaperChoice, chosen, find_plan
     from promptboost.paper.runner import PaperRequest
 
-    found = {text: find_benchmark(text) for text in options["datasets"]}
-    choice = PaperChoice(
-        tuple(text if one is None else one.name for text, one in found.items()),
-        options["shots"],
-        options["seeds"],
-        options["methods"],
-        options["encoder"],
-        options["transfer"],
-        options["views"],
-    )
-    request = PaperRequest(
-        options["out_folder"],
-        options["data"],
-        options["pools"],
-        choice,
-        options["opening"]["cache"],
-        out.progress,
-        options["opening"]["device"],
-    )
+    output, data, pools, opening = map(options.pop, ("output", "data", "pools", "opening"))
+    benchmarks = {text: find_benchmark(text) for text in options.pop("datasets")}
+    datasets = tuple(text if b is None else b.name for text, b in benchmarks.items())
+    choice = PaperChoice(datasets, **options)
+    request = PaperRequest(output, data, pools, choice, **opening)
     plans = list(PLANS.values()) if name == "all" else [find_plan(name)]
-    asked = [plan for plan in (chosen(one, choice) for one in plans) if plan.slots]
-    if not asked:
+    selected = [plan for plan in (chosen(plan, choice) for plan in plans) if plan.slots]
+    if not selected:
         raise SettingError(
             f"nothing is left of {name}: it has {', '.join(plans[0].methods)} at "
             f"{', '.join(map(str, plans[0].shots))} shots"
         )
-    return request, asked
+    return request, selected
 
 
 def _record(sheet: "Sheet", files: list[Path]) -> dict[str, Any]:
@@ -259,23 +334,12 @@ def _record(sheet: "Sheet", files: list[Path]) -> dict[str, Any]:
         "kind": entry.kind,
         "at_hand": sheet.plan.at_hand,
         "numbers": [
-            {
-                "row": list(one.slot.row),
-                "column": one.slot.column,
-                "ours": one.mean,
-                "deviation": one.deviation,
-                "cells": one.cells,
-                "of": one.of,
-                "paper": None if one.paper is None else one.paper.value,
-                "difference": one.difference,
-                "within": one.within,
-                "why_not": one.why_not,
-            }
-            for one in sheet.numbers
+            {"row": list(number.slot.row), "column": number.slot.column, **number.record()}
+            for number in sheet.numbers
         ],
         "measured_now": sheet.measured.done,
         "missing": sheet.measured.reason_lines(),
-        "files": [str(file) for file in files],
+        "files": files,
     }
 
 
@@ -290,164 +354,8 @@ def _sheet_text(sheet: "Sheet", files: list[Path]) -> str:
         "",
         *sheet.notes(),
         *(f"missing  {plain(line)}" for line in sheet.measured.reason_lines()),
-        f"cells    {len(sheet.measured.lines)}, of which {sheet.measured.done} are new",
+        f"cells    {len(sheet.measured.lines)}, {sheet.measured.done} of them new",
         f"files    {', '.join(plain(str(file)) for file in files) or 'none'}",
         "",
     ]
     return "\n".join(lines)
-
-
-def _needs_text(needs: "Needs", plans: "list[PaperPlan]") -> str:
-    from promptboost.errors import human_bytes
-
-    title = plans[0].entry.title if len(plans) == 1 else f"{len(plans)} tables and figures"
-    data = [
-        [
-            one.name,
-            "–" if one.images is None else f"{one.images:,}",
-            "–" if one.classes is None else str(one.classes),
-            "there" if not one.data else "missing",
-            "there" if not one.sentences else "missing",
-        ]
-        for one in needs.data
-    ]
-    encoders = [
-        [
-            one.name,
-            f"{one.images:,}",
-            f"{one.texts:,}" if one.texts else "–",
-            "–" if one.bytes is None else human_bytes(one.bytes),
-            f"{one.stored:,}",
-            _duration(one.seconds) if not one.missing else "weights are not here",
-        ]
-        for one in needs.encoders
-    ]
-    # What is the same of several data sets is said once.
-    reasons: dict[str, list[str]] = {}
-    for one in needs.data:
-        for text in filter(None, (one.data, one.sentences)):
-            reasons.setdefault(text.replace(one.name, "NAME"), []).append(one.name)
-    lines = [
-        f"{title}",
-        *([plans[0].at_hand] if plans[0].at_hand else []),
-        "",
-        f"methods  {', '.join(needs.methods)}",
-        f"shots    {', '.join(map(str, needs.shots))}",
-        f"draws    {', '.join(map(str, needs.seeds))}",
-        f"views    {needs.views} of each image at most",
-        f"fits     {needs.fits:,}, in {needs.cells:,} cells, of which {needs.kept:,} are there",
-        f"time     {_time(needs)}",
-        f"disk     {human_bytes(needs.bytes)} of embeddings",
-        "",
-        table(["data set", "images", "classes", "images are", "sentences are"], data),
-        "",
-        table(["encoder", "images", "texts", "at most", "in the store", "time here"], encoders),
-        *([""] if reasons else []),
-        *(plain(_told_once(text, names)) for text, names in reasons.items()),
-    ]
-    return "\n".join(lines)
-
-
-def _told_once(text: str, names: list[str]) -> str:
-    """Return what is missing of some data sets; NAME stands for each of several."""
-    text = text.removeprefix("NAME: ")
-    return f"{', '.join(names)}: {text.replace('NAME', names[0]) if len(names) == 1 else text}"
-
-
-def _time(needs: "Needs") -> str:
-    known = [one.seconds for one in needs.encoders if one.seconds is not None]
-    unknown = len(needs.encoders) - len(known)
-    embedding = f"{_duration(sum(known))} to embed" if known else "embedding cannot be timed here"
-    if known and unknown:
-        embedding += f", without {unknown} encoders whose weights are not here"
-    fits = (
-        "fits cannot be timed before one of each method is there"
-        if needs.fit_seconds is None
-        else f"{_duration(needs.fit_seconds)} to fit what is missing"
-    )
-    return f"{embedding}; {fits}"
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "–"
-    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"
-
-
-@click.group(name="data", invoke_without_command=True)
-@click.pass_context
-def data(ctx: click.Context) -> None:
-    """Look at the benchmarks of the papers.
-
-    Its commands take --json and --quiet.
-    """
-    if ctx.invoked_subcommand is None:
-        echo(ctx.get_help())
-
-
-@data.command(name="check")
-@click.argument("name")
-@click.argument("folder", metavar="DIR", type=click.Path())
-@click.option(
-    "--split",
-    type=click.Path(),
-    help="The split file, if it is not beside the images; or a list of drawn shots.",
-)
-@speaks
-def check(out: Output, name: str, folder: str, split: str | None) -> int:
-    """Show what of a benchmark is there, what is missing, and how to get it.
-
-    NAME is one of imagenet, caltech101, oxford_pets, stanford_cars, flowers102, food101,
-    fgvc_aircraft, sun397, dtd, eurosat and ucf101. DIR is its folder, or the folder that holds all
-    benchmarks. What is complete can be given to the other commands as NAME:DIR, or as
-    NAME:DIR@FILE with a split file from elsewhere. Exit code 2 means it cannot be used.
-    """
-    from promptboost.data.benchmarks import survey_benchmark
-
-    survey = survey_benchmark(name, folder, split, look=True, progress=out.progress)
-    out.result(_survey_record(survey), lambda: _survey_text(survey, split))
-    return 0 if survey.complete else UNUSABLE
-
-
-def _survey_record(survey: "Survey") -> dict[str, Any]:
-    file = survey.lists.file if survey.lists else None
-    return {
-        "benchmark": survey.benchmark.name,
-        "title": survey.benchmark.title,
-        "template": survey.benchmark.template,
-        "folder": str(survey.folder),
-        "images": str(survey.place.images),
-        "split_file": None if file is None else str(file),
-        "complete": survey.complete,
-        "counts": survey.counts(),
-        "problems": list(survey.problems),
-        "notes": list(survey.notes),
-        "how_to_get": survey.benchmark.how_to_get(),
-    }
-
-
-def _survey_text(survey: "Survey", split: str | None) -> str:
-    record = _survey_record(survey)
-    rows = [
-        [name, *("–" if number is None else f"{number:,}" for number in count.values())]
-        for name, count in record["counts"].items()
-    ]
-    known = "the images' own lists" if survey.lists else "not known"
-    lines = [
-        f"{record['title']} in {record['folder']}",
-        f"images  {record['images']}",
-        f"split     {record['split_file'] or known}",
-    ]
-    wrong = [f"{number}. {text}" for number, text in enumerate(record["problems"], start=1)]
-    source = f"{record['benchmark']}:{record['folder']}{f'@{split}' if split else ''}"
-    ending = (
-        [f"complete; to learn from it, type: {command_name()} fit {shlex.quote(source)} -o RUN"]
-        if survey.complete
-        else [*wrong, "", "how to get it", *(f"  {line}" for line in record["how_to_get"])]
-    )
-    laid_out = table(["", "published", "listed", "there"], rows)
-    remarks = [*(f"note: {note}" for note in record["notes"]), *ending]
-    return "\n".join([*map(plain, lines), "", laid_out, "", *map(plain, remarks)])

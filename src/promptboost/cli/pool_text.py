@@ -1,15 +1,14 @@
 """Output of ``promptboost pool``: records for ``--json``, and text."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from promptboost.cli.output import percent, plain, table
-from promptboost.errors import PoolError, few
+from promptboost.cli.output import plain, table
+from promptboost.errors import count, few
 from promptboost.llm.generation import Generated, Plan
 from promptboost.llm.questions import Pair
-from promptboost.llm.replies import NOTHING_YET
 from promptboost.pool import PromptPool
 from promptboost.pool.lint import LintFinding
 from promptboost.pool.names import match_names
@@ -72,15 +71,15 @@ def _source_lines(match: ClassMatch, findings: Sequence[LintFinding]) -> list[st
         plain(f"{source.path}  ({source.name}, read as {source.kind})"),
         f"  templates: {len(source.templates)}"
         if source.templates
-        else f"  names met: {spellings}",
+        else f"  matched names: {spellings}",
         f"  {sentences} sentences of {len(match.texts)} classes",
     ]
     for finding in findings:
         rule = finding.rule
         lines.append(f"  {rule.code} {rule.severity}: {rule.title} ({len(finding.details)})")
         lines += [plain(f"    {_short(detail)}") for detail in finding.details[:_SHOWN]]
-        if (rest := len(finding.details) - _SHOWN) > 0:
-            lines.append(f"    and {rest} more; --json has them all")
+        if (more := len(finding.details) - _SHOWN) > 0:
+            lines.append(f"    and {more} more; --json has them all")
         lines.append(f"    {rule.meaning}")
     return lines
 
@@ -92,17 +91,17 @@ def build_record(
     joined: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
     """Return a JSON-serializable record of the sentences written and left out."""
-    before = sum(len(texts) for match in matches for texts in match.texts.values())
-    kept = sum(map(len, joined.values()))
+    read = sum(len(texts) for match in matches for texts in match.texts.values())
+    written = sum(map(len, joined.values()))
     return {
         "file": str(file),
         "classes": len(joined),
-        "sentences": kept,
+        "sentences": written,
         "without_sentences": _without(names, [joined]),
         "left_out": {
             "blank": sum(sum(match.source.blank.values()) for match in matches),
             "damaged": sum(len(match.source.skipped) for match in matches),
-            "repeated": before - kept,
+            "repeated": read - written,
             "names_of_no_class": sum(len(match.names.unused) for match in matches),
         },
         "sources": [
@@ -133,7 +132,7 @@ def show_record(sources: Sequence[Source]) -> dict[str, Any]:
         {
             **_about(source),
             "templates": list(source.templates),
-            "sentences": {entry: len(kept) for entry, kept in source.sentences.items()},
+            "sentences": {entry: len(texts) for entry, texts in source.sentences.items()},
         }
         for source in sources
     ]
@@ -147,9 +146,9 @@ def _about(source: Source) -> dict[str, Any]:
 def show_text(sources: Sequence[Source]) -> str:
     """Format the number of sentences per name, and the templates."""
     rows = [
-        [entry, str(len(kept)), source.name]
+        [entry, str(len(texts)), source.name]
         for source in sources
-        for entry, kept in source.sentences.items()
+        for entry, texts in source.sentences.items()
     ]
     parts = [table(["name", "sentences", "source"], rows, left=(0, 2))] if rows else []
     parts += [plain(template) for source in sources for template in source.templates]
@@ -211,43 +210,26 @@ def plan_text(plan: Plan) -> str:
     ]
     if (more := len(plan.questions) - _QUESTIONS_SHOWN) > 0:
         lines.append(f"and {more:,} more questions; --json has them all")
-    cost = "not known without --price" if plan.cost is None else f"about {plan.cost:,.4g}"
     lines += [
         "",
         f"requests  {plan.requests:,} ({plan.answered_before:,} questions have a reply already)",
         f"tokens    about {plan.input_tokens:,} for questions and {plan.output_tokens:,} for replies",
-        f"cost      {cost}",
         "nothing was sent",
     ]
     return "\n".join(map(plain, lines))
 
 
-def remarks(done: Generated) -> Iterator[str]:
-    """Yield a line for each problem."""
-    answers = done.answers
-    if answers.stopped is not None:
-        yield f"stopped: {answers.stopped}; the same command resumes"
-    if answers.failed:
-        question, reason = next(iter(answers.failed.items()))
-        yield f"questions without a reply: {len(answers.failed)}; {question[:60]}…: {reason}"
-    if done.dropped:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in done.dropped.most_common())
-        yield f"lines of replies left out: {reasons}"
-    if NOTHING_YET in done.dropped:
-        yield "reasoning models need more tokens: try a larger --reply-tokens"
-    if done.missing:
-        yield f"classes without a new sentence: {few(done.missing)}"
-
-
-def check_any(done: Generated, replies: Path) -> None:
-    """Raise a PoolError if there are no sentences."""
-    if done.sentences:
-        return
-    answers = done.answers
-    reason = answers.stopped or next(iter(answers.failed.values()), None)
-    if reason is None:
-        reason = f"no reply holds a sentence that can be used; read them in {replies}"
-    raise PoolError(f"there are no sentences, so nothing was written: {reason}")
+def estimate_text(classes: Plan, pairs: Plan, images: bool) -> str:
+    """Format the cost of describing the classes of a fit."""
+    lines = [
+        f"requests  {classes.requests:,} about the classes ({classes.answered_before:,} questions have a "
+        f"reply already), then at most {pairs.requests:,} about confused pairs",
+        f"tokens    about {classes.input_tokens + classes.output_tokens:,}, then at most "
+        f"{pairs.input_tokens + pairs.output_tokens:,}",
+    ]
+    if images:
+        lines.append("images    one training image of each confused class is sent")
+    return "\n".join(lines)
 
 
 def generated_record(
@@ -279,30 +261,21 @@ def growth_record(pairs: Sequence[Pair], done: Generated) -> dict[str, Any]:
     }
 
 
-def before_and_after(run: Path, new_run: Path) -> dict[str, Any]:
-    """Return the accuracy of two runs."""
-    from promptboost.run.run_folder import RunFolder
-
-    before, after = (RunFolder(path).results.measured() for path in (run, new_run))
-    return {"accuracy_before": before, "accuracy": after}
-
-
 def generated_text(record: Mapping[str, Any]) -> str:
     """Format the result and its cost."""
     lines = [
-        f"{' and '.join(pair['classes'])}: {pair['images']} images confused"
+        f"{' and '.join(pair['classes'])}: {count(pair['images'], 'image')} confused"
         for pair in record.get("pairs", [])[:_QUESTIONS_SHOWN]
     ]
-    new = f", {record['new_sentences']} of them from replies" if "new_sentences" in record else ""
+    new_sentences = (
+        f", {record['new_sentences']} of them from replies" if "new_sentences" in record else ""
+    )
     lines += [
-        f"{record['file']}: {record['sentences']} sentences of {record['classes']} classes{new}",
+        f"{record['file']}: {record['sentences']} sentences of {record['classes']} classes{new_sentences}",
         f"replies  {record['replies']}: {record['answered']} used, {record['answered_before']} of "
-        "them from before",
+        "them cached",
         f"spent    {record['requests']} requests, {record['tokens']:,} tokens",
     ]
     if "next" in record:
         lines.append(f"fit      {record['next']}")
-    if "run" in record:
-        before, after = percent(record["accuracy_before"]), percent(record["accuracy"])
-        lines.append(f"run      {record['run']}: accuracy {before} before, {after} now")
     return "\n".join(map(plain, lines))

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from promptboost.cli.options import allow_download_option, embeds
-from promptboost.cli.output import Output, speaks
+from promptboost.cli import options as opt
+from promptboost.cli.output import Output, with_output
 
 _TOKEN_VARIABLE = "PROMPTBOOST_TOKEN"
 _SHORTEST_TOKEN = 16
@@ -23,53 +23,29 @@ PROMPTBOOST_TOKEN=... promptboost serve run --host 0.0.0.0
 @click.command(name="serve", epilog=_EXAMPLES)
 @click.argument("runs", nargs=-1, required=True, metavar="[NAME=]RUN...")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8000,
-    show_default=True,
-    help="0 takes a free one.",
-)
+@opt.default_option("--port", click.IntRange(0, 65535), 8000, "Port; 0 takes a free one.")
 @click.option(
     "--token-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="A file with the token that clients have to show. Default: $PROMPTBOOST_TOKEN. Without one, "
+    type=opt.FILE,
+    help="A file with the token that clients must send. Default: $PROMPTBOOST_TOKEN. Without a token, "
     "only this machine is served.",
 )
-@click.option("--reload", is_flag=True, help="Load a run again when its files change.")
-@click.option(
-    "--max-batch",
-    type=click.IntRange(min=1),
-    default=32,
-    show_default=True,
-    help="Images that go through the encoder at once.",
+@click.option("--reload", is_flag=True, help="Reload a run when its files change.")
+@opt.default_option("--max-batch", opt.COUNT, 32, "Maximum number of images per encoder batch.")
+@opt.default_option(
+    "--max-wait-ms", click.FloatRange(min=0), 5.0, "Time to wait for a batch to fill."
 )
-@click.option(
-    "--max-wait-ms",
-    type=click.FloatRange(min=0),
-    default=5.0,
-    show_default=True,
-    help="How long a batch waits for images that are on their way.",
+@opt.default_option(
+    "--max-queue", opt.COUNT, 256, "Maximum number of waiting images; more get status 429."
 )
-@click.option(
-    "--max-queue",
-    type=click.IntRange(min=1),
-    default=256,
-    show_default=True,
-    help="Images that may wait; more are refused with status 429.",
+@opt.default_option(
+    "--max-bytes", opt.COUNT, 32 * 2**20, "Maximum size of a request; larger ones get status 413."
 )
-@click.option(
-    "--max-bytes",
-    type=click.IntRange(min=1),
-    default=32 * 2**20,
-    show_default=True,
-    help="Bytes in one request; more are refused with status 413.",
-)
-@click.option("--encoder", help="See with another encoder than the runs were fitted on.")
-@click.option("--text-only", is_flag=True, help="Answer by the words alone, without the residual.")
-@allow_download_option
-@embeds
-@speaks
+@opt.other_encoder_option
+@opt.text_only_option
+@opt.allow_download_option
+@opt.embedding_options
+@with_output
 def serve(
     out: Output,
     runs: tuple[str, ...],
@@ -77,44 +53,34 @@ def serve(
     port: int,
     token_file: Path | None,
     reload: bool,
-    max_batch: int,
-    max_wait_ms: float,
-    max_queue: int,
-    max_bytes: int,
     encoder: str | None,
     text_only: bool,
     opening: dict[str, Any],
+    **limits: Any,
 ) -> None:
-    """Answer over HTTP.
+    """Serve predictions over HTTP.
 
-    RUN is a run folder, or NAME=RUN to serve it under another name. The first run answers at /predict,
-    each at /runs/NAME/predict; /openapi.json describes all addresses. SIGHUP loads changed runs again,
-    SIGTERM stops after the requests in hand.
+    RUN is a run folder, or NAME=RUN to serve it under another name. /predict uses the first run,
+    /runs/NAME/predict a given one; /openapi.json describes all endpoints. SIGHUP reloads changed runs,
+    SIGTERM stops after the running requests.
     """
     from promptboost.encoders.runtime import require_modules
 
-    needed = ("fastapi", "uvicorn", "httptools", "python_multipart", "prometheus_client")
+    needed = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
     require_modules(needed, "serve", "Servers")
     from promptboost.serve.limits import Limits
     from promptboost.serve.server import serve as run_server
     from promptboost.serve.service import Service, named_runs
 
-    limits = Limits(
-        max_batch=max_batch,
-        max_wait_ms=max_wait_ms,
-        max_queue=max_queue,
-        max_bytes=max_bytes,
-        max_held=max(Limits.max_held, 2 * max_bytes),
-    )
+    max_held = max(Limits.max_held, 2 * limits["max_bytes"])
     token = _read_token(token_file)
+    del opening["progress"]
     service = Service(
         named_runs(runs),
-        limits=limits,
+        limits=Limits(**limits, max_held=max_held),
         encoder=encoder,
         text_only=text_only,
-        cache=opening["cache"],
-        device=opening["device"],
-        allow_download=opening["allow_download"],
+        **opening,
     )
 
     def started(address: str) -> None:
@@ -126,7 +92,7 @@ def serve(
 
 
 def _read_token(file: Path | None) -> str | None:
-    """Return the token from a file, else from the environment; None without one."""
+    """Return the token from the file or the environment, or None."""
     from promptboost.errors import SettingError, place
     from promptboost.io import read_text
 
@@ -138,19 +104,16 @@ def _read_token(file: Path | None) -> str | None:
         return None
     if not re.fullmatch(rf"[!-~]{{{_SHORTEST_TOKEN},}}", token):
         raise SettingError(
-            f"{source} holds no token: it must be {_SHORTEST_TOKEN} letters and digits or more. To make "
-            "one, type: openssl rand -hex 32"
+            f"{source} contains no token of at least {_SHORTEST_TOKEN} letters and digits; to create one, "
+            "type: openssl rand -hex 32"
         )
     return token
 
 
 def _greeting(runs: list[str], address: str, has_token: bool) -> str:
-    """Return the address of a server, and commands to paste."""
+    """Format the address of the server and commands to try."""
     header = f' -H "Authorization: Bearer ${_TOKEN_VARIABLE}"' if has_token else ""
-    lines = [f"serving {', '.join(runs)} on {address}", "", "Ask it:"]
-    lines.append(f"  curl{header} -F image=@photo.jpg {address}/predict")
-    lines += [
-        f"  curl{header} -F image=@photo.jpg {address}/runs/{run}/predict" for run in runs[1:4]
-    ]
+    lines = [f"serving {', '.join(runs)} on {address}", "", "Try it:"]
+    lines.append(f"  curl{header} -F image=@photo.jpg {address}/runs/{runs[0]}/predict")
     lines.append(f"  curl{header} {address}/runs/{runs[0]}/sentences")
-    return "\n".join([*lines, "", "Ctrl-C stops it, after the requests in hand."])
+    return "\n".join([*lines, "", "Ctrl-C stops it after the running requests."])

@@ -1,36 +1,57 @@
-"""The worker of a comparison: fits, and measures on one encoder, in any process."""
+"""The worker of a comparison: fits and measures a cell, in any process."""
 
+import contextlib
 import dataclasses
 import hashlib
+import inspect
 import platform
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.baselines.measures import Guesses, accuracy
+from promptboost import __version__
+from promptboost.baselines import Guesses, accuracy
 from promptboost.compare.cells import CompareRequest, Key, Result, cell_file
 from promptboost.compare.comparison import Comparison, FewShotTask
-from promptboost.compare.method_code import code_of
-from promptboost.distributed.engine import UnitError, UnitResult
+from promptboost.distributed.engine import UnitError
 from promptboost.encoders import Encoder
 from promptboost.errors import FileFormatError, MissingExtraError, PromptBoostError, RunError
 from promptboost.methods import FittedMethod, Method, make_method
 from promptboost.methods.archive import load_fitted, save_fitted
 from promptboost.methods.base import Images, Transfer
+from promptboost.pool.templates import plain_template
 
-# Images that time to predict is measured with, from file to answer.
+# Number of images for the time to predict.
 _TIMED = 8
+_PACKAGE = Path(__file__).parents[1]
+
+
+@cache
+def code_of(method: type[Method]) -> str:
+    """Return the version, and a digest of the code of a method and of all that methods share."""
+    files = {
+        path
+        for room in ("methods", "boosting", "training")
+        for path in _PACKAGE.joinpath(room).rglob("*.py")
+    }
+    with contextlib.suppress(TypeError, OSError):  # a class that was defined in a session
+        files.add(Path(inspect.getfile(method)))
+    digest = hashlib.blake2b(digest_size=4)
+    for path in sorted(files):
+        digest.update(path.read_bytes())
+    return f"{__version__}+{digest.hexdigest()}"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One method on one draw, and the keys of its results on all encoders."""
+    """One method on one draw, with the keys of its results on all encoders."""
 
     spelling: str
     method: Method
@@ -39,11 +60,11 @@ class Cell:
 
     @property
     def code(self) -> str:
-        """The version and the code that its results come from."""
+        """The version and digest of its code."""
         return code_of(type(self.method))
 
     def key(self, comparison: Comparison, on: Encoder) -> Key:
-        """Return what its result on an encoder is kept under."""
+        """Return the key of its result on an encoder."""
         return {
             "method": self.spelling,
             "shots": self.shots,
@@ -54,14 +75,14 @@ class Cell:
         }
 
     def keys(self, comparison: Comparison) -> list[Key]:
-        """Return where it is to be measured: on its own encoder, then on all others."""
-        return [self.key(comparison, on) for on in comparison.encoders_for(self.method)]
+        """Return the keys of its results: on the encoder of the fit, then on all others."""
+        return [self.key(comparison, on) for on in comparison.encoders]
 
     def __str__(self) -> str:
         return f"{self.spelling}, {self.shots} shots, seed {self.seed}"
 
     def seeded(self) -> Method:
-        """Return the method, with the seed of the draw where it draws itself and none is spelled."""
+        """Return the method with the seed of the draw, unless it has none or an explicit one."""
         names = {f.name for f in dataclasses.fields(self.method)}  # type: ignore[arg-type]
         if "seed" not in names or re.search(r"[?&]seed=", self.spelling):
             return self.method
@@ -69,11 +90,11 @@ class Cell:
 
 
 def open_worker(request: Mapping[str, Any], inputs: Mapping[str, Any]) -> "CellWorker":
-    """Make the worker of another process; raise if images, pool or encoder differ here."""
+    """Return the worker of another process; raise a RunError if its inputs differ."""
     settings = CompareRequest.from_settings(request)
     comparison = Comparison(settings)
-    here = inputs_of(settings, comparison)
-    if other := [name for name in inputs if inputs[name] != here[name]]:
+    inputs_here = inputs_of(settings, comparison)
+    if other := [name for name in inputs if inputs[name] != inputs_here[name]]:
         raise RunError(
             f"{' and '.join(other)} on {platform.node()} are other than where the command was "
             "typed; give folders that all machines share"
@@ -82,16 +103,15 @@ def open_worker(request: Mapping[str, Any], inputs: Mapping[str, Any]) -> "CellW
 
 
 class CellWorker:
-    """Fits, and measures on one encoder after the other, with images and pool that are read once."""
+    """Fits and measures cells of a comparison, whose images and pool are read once."""
 
     def __init__(self, request: CompareRequest, comparison: Comparison) -> None:
         self._request, self._comparison = request, comparison
 
     def embed(self, order: Mapping[str, Any]) -> None:
-        """Embed the images of a cell that will be measured: a job of its own, with a bar of its own."""
-        method = make_method(order["method"])
-        on = self._comparison.encoders_for(method)[order["on"]]
-        self._embed(self._comparison.draw(order["shots"], order["seed"]), method, on)
+        """Embed the images of a cell, with a progress bar of its own."""
+        draw = self._comparison.draw(order["shots"], order["seed"])
+        self._embed(draw, make_method(order["method"]), self._comparison.encoders[order["on"]])
 
     def _embed(self, draw: FewShotTask, method: Method, on: Encoder) -> None:
         draw.learn.images.views(
@@ -99,22 +119,22 @@ class CellWorker:
         )
         draw.held_out.rows(on)
 
-    def do(self, order: Mapping[str, Any]) -> UnitResult:
-        """Fit, or load the fit, and measure on one encoder."""
+    def do(self, order: Mapping[str, Any]) -> bytes:
+        """Measure a cell on one encoder."""
         cell = Cell(order["method"], make_method(order["method"]), order["shots"], order["seed"])
         if cell.code != order["code"]:
             raise RunError(
                 f"the code of {cell.spelling} on {platform.node()} is {cell.code}, but {order['code']} "
                 "where the command was typed; install the same version on all machines"
             )
-        on = self._comparison.encoders_for(cell.method)[order["on"]]
+        on = self._comparison.encoders[order["on"]]
         try:
             result, times = self._measured(cell, on, timed=order["timed"])
         except MissingExtraError:  # another machine may have it
             raise
         except PromptBoostError as error:
             raise UnitError(str(error)) from error
-        return UnitResult(cell_file(cell.key(self._comparison, on), [result], times))
+        return cell_file(cell.key(self._comparison, on), [result], times)
 
     def _measured(
         self, cell: Cell, on: Encoder, *, timed: bool
@@ -122,25 +142,21 @@ class CellWorker:
         comparison, via = self._comparison, cell.method.carries_over
         draw = comparison.draw(cell.shots, cell.seed)
         at_home = on is comparison.encoder
-        learns_there = not at_home and via is Transfer.REFIT
         self._embed(draw, cell.method, on)  # not part of a fit's time
         start = time.perf_counter()
-        if learns_there:
-            there = cell.seeded().fit(draw.learn, comparison.pool, on)
+        if not at_home and via is Transfer.REFIT:
+            fitted = cell.seeded().fit(draw.learn, comparison.pool, on)
         elif at_home:
-            there = self._fit(cell, draw)
+            fitted = self._fit(cell, draw)
         else:
-            there = carried(
-                load_if_whole(self._folder(cell), comparison.encoder) or self._fit(cell, draw),
-                via,
-                on,
-            )
+            saved = load_if_whole(self._folder(cell), comparison.encoder)
+            fitted = transferred(saved or self._fit(cell, draw), via, on, comparison.pool.templates)
         seconds = round(time.perf_counter() - start, 3)
         leaked = comparison.inspection(cell.shots, cell.seed).leaked
-        result = figures(there, draw, leaked, learned_there=at_home)
+        result = figures(fitted, draw, leaked, at_home=at_home)
         result["via"] = "" if at_home else via.name.lower()
         times = {"seconds": seconds, "fit_s": seconds}
-        return result, {**times, "predict_ms": self._time_to_predict(there) if timed else None}
+        return result, {**times, "predict_ms": self._time_to_predict(fitted) if timed else None}
 
     def _fit(self, cell: Cell, draw: FewShotTask) -> FittedMethod:
         """Fit and save, for the other encoders."""
@@ -152,8 +168,8 @@ class CellWorker:
         return self._request.out / "fitted" / _folder_name(cell)
 
     def _time_to_predict(self, fitted: FittedMethod) -> float:
-        """Measure from file to answer, without the store."""
-        fitted.predict(self._comparison.few(1))  # what is read only once is read now
+        """Return milliseconds per image, from file to prediction, without the store."""
+        fitted.predict(self._comparison.few(1))  # warm up
         images: Images = self._comparison.few(_TIMED)
         start = time.perf_counter()
         fitted.predict(images)
@@ -161,19 +177,21 @@ class CellWorker:
 
 
 def load_if_whole(folder: Path, encoder: Encoder) -> FittedMethod | None:
-    """Read a fitted method; return None if it is missing or damaged, so that it is fitted again."""
+    """Load a fitted method; return None if it is missing or damaged."""
     try:
         return load_fitted(folder, encoder)
     except FileFormatError:
         return None
 
 
-def carried(fitted: FittedMethod, via: Transfer, on: Encoder) -> FittedMethod:
-    """Transfer a fitted method to another encoder."""
+def transferred(
+    fitted: FittedMethod, via: Transfer, on: Encoder, templates: Sequence[str]
+) -> FittedMethod:
+    """Transfer a fitted method to another encoder; `templates` are those of the pool."""
     if via is Transfer.EMULATED:
         from promptboost.methods.eft import emulate
 
-        return emulate(fitted, on)
+        return emulate(fitted, on, plain_template(templates))
     return fitted.transfer(on)
 
 
@@ -182,22 +200,23 @@ def figures(
     draw: FewShotTask,
     leaked: NDArray[np.bool_] | None = None,
     *,
-    learned_there: bool = True,
+    at_home: bool = True,
 ) -> Result:
-    """Measure a classifier on the test images and the training images of a draw."""
-    name, held_out = fitted.origin.method, fitted.predict(draw.held_out)
-    if learned_there:
-        learned = fitted.predict(draw.learn.images)
-        measured = Guesses(name, "", held_out, learned).result(
-            draw.labels, draw.learn.labels, leaked
-        )
-    else:
-        measured = Guesses(name, "", held_out).result(draw.labels, leaked=leaked)
+    """Measure a classifier on the test images and, `at_home`, on the training images of a draw."""
+    logits = fitted.logits(draw.held_out).astype(np.float64)
+    chances = np.exp(logits - logits.max(axis=1, keepdims=True))
+    chances /= chances.sum(axis=1, keepdims=True)
+    guesses = Guesses(fitted.origin.method, "", logits.argmax(axis=1), probabilities=chances)
+    if at_home:
+        guesses = dataclasses.replace(guesses, learn=fitted.predict(draw.learn.images))
+    measured = guesses.result(draw.labels, draw.learn.labels if at_home else None, leaked)
     words, text = fitted.words(), fitted.text_alone()
     return {
         "accuracy": measured.accuracy,
         "class_accuracy": measured.class_accuracy,
         "learn_accuracy": measured.learn_accuracy,
+        "log_loss": measured.log_loss,
+        "expected_calibration_error": measured.expected_calibration_error,
         "unseen_accuracy": measured.unseen_accuracy,
         "leaked_images": 0 if leaked is None else int(leaked.sum()),
         "text_accuracy": None
@@ -206,27 +225,28 @@ def figures(
         if text is fitted
         else accuracy(text.predict(draw.held_out), draw.labels),
         "prompts": None if words is None else float(np.mean([len(bank) for bank in words])),
-        "image_passes": len(fitted.encoders_asked),
+        "image_passes": len(fitted.image_towers),
     }
 
 
 def _folder_name(cell: Cell) -> str:
     name = re.sub(r"[^\w.+-]+", "_", cell.spelling)
-    if name != cell.spelling:  # two spellings must not meet in one folder
+    if name != cell.spelling:  # names must stay unique
         name += "-" + hashlib.blake2b(cell.spelling.encode(), digest_size=4).hexdigest()
     return f"{name}/{cell.shots}-shots-seed-{cell.seed}-{cell.code}"
 
 
 def about(request: CompareRequest, comparison: Comparison) -> dict[str, Any]:
-    """Return what all results of a comparison depend on."""
+    """Return the inputs that all results of a comparison depend on."""
     return {
         "images": comparison.data.fingerprint,
         "words": comparison.pool.fingerprint,
-        "views": [request.words.views, request.words.view_scale],
+        "views": [request.words.crops(0), request.words.view_scale],
+        "draw": "uneven" if request.uneven else "even",
         "encoder": [comparison.encoder.id, comparison.encoder.fingerprint],
     }
 
 
 def inputs_of(request: CompareRequest, comparison: Comparison) -> dict[str, Any]:
-    """Return what must be the same in every process: everything shared, and the weights of targets."""
+    """Return the inputs that must be the same in every process."""
     return {**about(request, comparison), "targets": comparison.target_weights}

@@ -1,8 +1,7 @@
-"""Cells of an experiment: computed once, a file each, so that it can be stopped and goes on."""
+"""Cells of an experiment: results in a file each, so that it can be interrupted and resumed."""
 
 import dataclasses
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,19 +9,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from promptboost.baselines.measures import Count, Positive, Share
+from promptboost.baselines import Count, Positive, Share
 from promptboost.config import DEFAULT_ENCODER, FitConfig
-from promptboost.distributed.engine import (
-    Engine,
-    Job,
-    Placement,
-    Receipt,
-    Say,
-    Worker,
-    WorkUnit,
-    run_units,
-    unit_name,
-)
+from promptboost.distributed.engine import Engine, Job, Placement, Say, Worker, WorkUnit, unit_name
 from promptboost.distributed.storage import Storage
 from promptboost.errors import FileFormatError, RunError, SettingError, count
 from promptboost.io import (
@@ -41,7 +30,7 @@ Result = dict[str, Any]
 
 
 class CellResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One result of a comparison, with the key it is kept under: what a table needs."""
+    """One result of a comparison, with its key."""
 
     method: str
     encoder: str
@@ -53,6 +42,8 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: Share
     class_accuracy: Share | None = None
     learn_accuracy: Share | None = None
+    log_loss: Positive | None = None
+    expected_calibration_error: Share | None = None
     unseen_accuracy: Share | None = None
     leaked_images: Count = 0
     text_accuracy: Share | None = None  # without the residual
@@ -72,17 +63,9 @@ class _Entry(msgspec.Struct, frozen=True):
 class ResultLog:
     """Results of one experiment: a file for each key in ``cells/``, and all of them in ``cells.jsonl``.
 
-    In the end ``cells.jsonl`` is written from the files, in the order of the keys and without times: the
-    same bytes wherever the work was done. Results of which only that file is left count, too.
-
-    Parameters
-    ----------
-    path : Path
-        Of ``cells.jsonl``; the folder next to it has the same name without the suffix.
-    line : type, optional
-        What each result is checked to be. One that cannot be read is computed again.
-    about : mapping, optional
-        What all results depend on besides their keys; file names depend on both.
+    ``cells.jsonl`` is written from the files, sorted by key and without times, so that it is the same
+    wherever the work was done. Results that only it has are read, too. `line` is the schema of a result:
+    invalid ones are computed again. `about` are inputs of all results; file names depend on them.
     """
 
     def __init__(
@@ -94,7 +77,6 @@ class ResultLog:
         self._path, self._line, self._about = path, line, dict(about or {})
         self.storage = Storage(str(path.with_suffix("")))
         self._found: dict[str, Result] = {}
-        self._files: set[str] = set()
         self._bad: list[str] = []
         self.damaged = 0
         for name in sorted(self.storage.names()):
@@ -112,12 +94,12 @@ class ResultLog:
         return (entry["key"] for entry in self._found.values())
 
     def name(self, key: Key) -> str:
-        """Return the name of the file of a key, made of all that its results depend on."""
+        """Return the file name of a key."""
         about = json.dumps(self._about, sort_keys=True)
         return unit_name(["cell", about, _name(key)], ".json")
 
     def take(self, name: str) -> bool:
-        """Read a file that was written by now; return whether it is whole."""
+        """Read a file of results; return whether it is valid."""
         try:
             content = self.storage.read(name)
         except OSError:
@@ -125,51 +107,20 @@ class ResultLog:
         return self._add(content, name, name)
 
     def drop_damaged(self, say: Say) -> None:
-        """Remove files that cannot be read, so that their results are made again."""
+        """Remove damaged files, so that their results are computed again."""
         if self.damaged:
             damaged = count(self.damaged, "damaged cell")
-            say(f"{damaged} in {self._path.parent} left aside: what is not there is done again")
+            say(f"ignored {damaged} in {self._path.parent}: missing results are computed again")
         for name in self._bad:
             self.storage.remove(name)
 
-    def keep(self, key: Key, results: list[Result], seconds: float) -> None:
-        """Add the results of a key, on disk before anything else is done."""
-        name = self.name(key)
-        self.storage.write(name, cell_file(key, results, {"seconds": round(seconds, 3)}))
-        self.take(name)
-
     def results(self, keys: Iterable[Key]) -> list[Result]:
-        """Return what is there of these keys, each result with its key."""
+        """Return the available results of these keys, each with its key."""
         entries = (self._found[_name(key)] for key in keys if key in self)
         return [line for entry in entries for line in _lines(entry)]
 
-    def fill(
-        self,
-        keys: Iterable[Key],
-        work: Callable[[Key], list[Result]],
-        progress: Progress = no_progress,
-    ) -> list[Result]:
-        """Do what is not there yet, and return all results of these keys.
-
-        ``work`` gives the results of one key, for example one for each number of rounds.
-        """
-        wanted = list(keys)
-        missing = [key for key in wanted if key not in self]
-        with stage(progress, self._path.stem, len(missing)) as advance:
-            for key in missing:
-                start = time.perf_counter()
-                results = work(key)
-                self.keep(key, results, time.perf_counter() - start)
-                advance()
-        self.write()
-        return self.results(wanted)
-
     def write(self) -> None:
-        """Write all results into one file; those that had no file of their own get one first."""
-        for name, entry in self._found.items():
-            if name not in self._files:
-                self.storage.write(self.name(entry["key"]), cell_file(**entry))
-                self._files.add(name)
+        """Write all results into one file."""
         entries = (self._found[name] for name in sorted(self._found))
         lines = [
             json.dumps({"key": entry["key"], "results": entry["results"]}, allow_nan=False) + "\n"
@@ -179,7 +130,7 @@ class ResultLog:
             write_text(self._path, "".join(lines), follow=False)
 
     def _add(self, text: bytes, file: str, where: str) -> bool:
-        """Add an entry if it is new; return whether it can be read."""
+        """Add an entry if it is new; return whether it is valid."""
         try:
             entry = msgspec.to_builtins(
                 msgspec.convert(load_json(text.decode("utf-8"), where), _Entry)
@@ -187,12 +138,9 @@ class ResultLog:
             for line in _lines(entry) if self._line is not None else ():
                 msgspec.convert(line, self._line)
         except ValueError:
-            self.damaged += not file  # cut off when the program was, or not ours
+            self.damaged += not file
             return False
-        name = _name(entry["key"])
-        self._found.setdefault(name, entry)
-        if file:
-            self._files.add(name)
+        self._found.setdefault(_name(entry["key"]), entry)
         return True
 
 
@@ -202,8 +150,8 @@ class CellRunner:
     Processes start with the first cell and stay until :meth:`close`.
     """
 
-    def __init__(self, place: Placement, say: Say) -> None:
-        self._place, self._say = place, say
+    def __init__(self, placement: Placement, say: Say) -> None:
+        self._placement, self._say = placement, say
         self._engine: Engine | None = None
 
     def run(
@@ -216,20 +164,20 @@ class CellRunner:
         progress: Progress,
         failed: Callable[[str, str], None],
     ) -> None:
-        """Carry out units and read their results; `failed` is called with a name and the reason."""
+        """Run work units and read their results; `failed` is called with a name and the reason."""
         if not units:
             return
         with stage(progress, title, len(units)) as advance:
-
-            def note(receipt: Receipt) -> None:
+            self._engine = self._engine or self._placement.engine(self._say)
+            done = job.done()
+            missing = (unit for unit in units if unit.name not in done)
+            for receipt in self._engine.carry_out(job, missing, worker):
+                advance()
                 problem = receipt.problem
                 if problem is None and not log.take(receipt.name):
                     problem = "its file cannot be read"
                 if problem is not None:
                     failed(receipt.name, problem)
-
-            self._engine = self._engine or self._place.engine(self._say)
-            run_units(self._engine, job, units, advance=advance, worker=worker, each=note)
 
     def close(self) -> None:
         """End the processes that were started."""
@@ -238,13 +186,13 @@ class CellRunner:
 
 
 def cell_file(key: Key, results: Sequence[Result], times: Mapping[str, float | None]) -> bytes:
-    """Return the content of the file of a key; times stand apart from what does not change."""
+    """Return the content of the file of a key, with times apart from reproducible results."""
     entry = {"key": dict(key), "results": list(results), "times": dict(times)}
     return json_text(entry).encode()
 
 
 def _lines(entry: Mapping[str, Any]) -> list[Result]:
-    """Return each result of an entry with its key; what a result says of the key does not count."""
+    """Return each result of an entry with its key, which overrides fields of the result."""
     whole = {"seconds": None, **entry["times"], **entry["key"]}
     return [{**whole, **result, **whole} for result in entry["results"]]
 
@@ -253,10 +201,10 @@ def _name(key: Key) -> str:
     return json.dumps(dict(key), sort_keys=True)
 
 
-#: Methods that take seconds.
+#: Methods that fit within seconds.
 DEFAULT_METHODS = (
     "zero-shot",
-    "zero-shot-80",
+    "template-mean",
     "pool-mean",
     "logistic",
     "tip-adapter",
@@ -270,18 +218,17 @@ class CompareRequest:
     """Settings of a comparison."""
 
     source: str
-    out: Path  # what is there is not computed again
-    methods: tuple[str, ...] = DEFAULT_METHODS  # "all": those named and all that can be used here
+    out: Path  # results that it has are not computed again
+    methods: tuple[str, ...] = DEFAULT_METHODS  # "all": all that can be used here
     shots: tuple[int, ...] = (1, 2, 4, 8, 16)
     seeds: tuple[int, ...] = (1, 2, 3)
-    encoder: str = DEFAULT_ENCODER  # to learn with
-    transfers: tuple[str, ...] = ()  # encoders to carry what was learned to
-    words: FitConfig = field(default_factory=FitConfig)  # only what is about words and views
+    encoder: str = DEFAULT_ENCODER  # of the fit
+    transfers: tuple[str, ...] = ()  # encoders to transfer to
+    words: FitConfig = field(default_factory=FitConfig)  # only its settings of pool and views
     cache: bool = True
     progress: Progress = no_progress
     device: str | None = None
-    refit: bool = True  # methods that do not carry over learn again on the other encoders
-    timed: bool = True  # measure how long an image takes from file to answer
+    uneven: bool = False  # classes have 1 to `shots` images, see data.shots.uneven_classes
 
     def __post_init__(self) -> None:
         for name in ("methods", "shots", "seeds"):
@@ -290,7 +237,6 @@ class CompareRequest:
                 raise SettingError(f"{name} is empty: give one or more")
         for name in ("methods", "shots", "seeds", "transfers"):
             values = getattr(self, name)
-            # Counted twice, it would weigh double in means and deviations.
             if len(set(values)) < len(values):
                 raise SettingError(f"{name} names something twice: {', '.join(map(str, values))}")
         for shots in self.shots:
@@ -309,7 +255,7 @@ class CompareRequest:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> "CompareRequest":
-        """Make it again of what :meth:`settings` returned."""
+        """Make a request from :meth:`settings`."""
         parts: dict[str, Any] = {
             name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()
         }
@@ -317,41 +263,40 @@ class CompareRequest:
         return cls(**parts)
 
 
-def check_comparison(out: Path) -> None:
-    """Raise if a folder holds anything but a comparison."""
+def check_folder(out: Path, content: str, *names: str) -> None:
+    """Raise a RunError if a path is not a folder, or has anything but content known by these names."""
+    if out.exists() and not out.is_dir():
+        raise RunError(f"{out} is not a folder; choose another name with -o")
     strange = out.exists() and any(not is_ours(file.name) for file in out.iterdir())
-    if strange and not (out / "compare.json").exists():
-        raise RunError(f"{out} is not empty and holds no comparison; choose another folder")
+    if strange and not any((out / name).exists() for name in names):
+        raise RunError(f"{out} is not empty and holds no {content}; choose another folder with -o")
 
 
 def check_same(
     out: Path, about: Mapping[str, Any], targets: Mapping[str, str], say: Callable[[str], None]
 ) -> None:
-    """Remember what a folder of results is about; raise if it is about something else.
+    """Record the inputs of a folder of results; raise a RunError if it has others.
 
-    `targets` are the fingerprints of encoders to carry to, by name; others may come later.
+    `targets` are the fingerprints of the target encoders, by name; more may be added later.
     """
     file = out / "compare.json"
     if not file.exists():
-        check_comparison(out)
+        check_folder(out, "comparison", file.name)
         write_json(file, {**about, "targets": dict(targets)}, follow=False)
         return
-    before = load_json(read_text(file, error=FileFormatError), str(file))
-    if not isinstance(before, dict):
+    recorded = load_json(read_text(file, error=FileFormatError), str(file))
+    if not isinstance(recorded, dict) or not isinstance(recorded.get("targets", {}), dict):
         raise FileFormatError(
             f"{file}: must be an object; choose another folder, or remove that one"
         )
-    known = before.get("targets")
-    known = known if isinstance(known, dict) else {}
-    changed = [name for name in about if before.get(name) != about[name]]
-    changed += [
-        f"weights of {name}" for name in targets if known.get(name, targets[name]) != targets[name]
-    ]
+    weights = {**targets, **recorded.get("targets", {})}
+    changed = [name for name in about if recorded.get(name) != about[name]]
+    changed += [f"weights of {name}" for name in targets if weights[name] != targets[name]]
     if changed:
         raise RunError(
             f"the results in {out} were made with other {' and '.join(changed)}; choose another folder "
             "with -o, or remove that one"
         )
-    if not targets.keys() <= known.keys():
-        write_json(file, {**before, "targets": {**known, **targets}}, follow=False)
-    say(f"going on with the results in {out}")
+    if weights != recorded.get("targets"):
+        write_json(file, {**recorded, "targets": weights}, follow=False)
+    say(f"resuming with the results in {out}")

@@ -1,4 +1,4 @@
-"""Every method on the same images, the same draws and the same embeddings."""
+"""Comparison of methods on the same images, draws and embeddings."""
 
 import contextlib
 import math
@@ -18,11 +18,12 @@ from promptboost.compare.cells import (
     Key,
     Result,
     ResultLog,
-    check_comparison,
+    check_folder,
     check_same,
 )
 from promptboost.compare.comparison import Comparison
 from promptboost.compare.summary import (
+    COLUMNS,
     accuracy_figure,
     curves,
     markdown,
@@ -30,18 +31,13 @@ from promptboost.compare.summary import (
     unseen_lines,
     with_times,
 )
-from promptboost.distributed.engine import (
-    Job,
-    Placement,
-    Say,
-    WorkUnit,
-)
+from promptboost.distributed.engine import Job, Placement, Say, WorkUnit
 from promptboost.errors import PromptBoostError, RunError, count
 from promptboost.io import write_text, writing
 from promptboost.methods import make_method
 from promptboost.methods.base import Transfer
 from promptboost.methods.registry import METHODS
-from promptboost.report.figures import as_text
+from promptboost.report.svg import as_text
 from promptboost.run.overlap import Overlap
 
 _WORKER = "promptboost.compare.cell_worker:open_worker"
@@ -50,7 +46,7 @@ _WORKER = "promptboost.compare.cell_worker:open_worker"
 def usable_cells(
     request: CompareRequest, comparison: Comparison, log: ResultLog, say: Say
 ) -> list[Cell]:
-    """Return the cells of all methods; raise if a named one cannot be used."""
+    """Return the cells of all usable methods; raise if a named one cannot be used."""
     spelled = [name for name in request.methods if name != "all"]
     every = METHODS if "all" in request.methods else ()
     methods = {name: make_method(name) for name in (*every, *spelled)}
@@ -58,11 +54,11 @@ def usable_cells(
     usable: list[Cell] = []
     for name, method in methods.items():
         cells = [Cell(name, method, k, seed) for k in request.shots for seed in request.seeds]
-        # What is all there can be shown, though a server that it needs is down.
+        # Complete results are shown even if the method cannot be used now.
         if any(key not in log for cell in cells for key in cell.keys(comparison)):
             again = method.carries_over is Transfer.REFIT
             try:
-                for encoder in comparison.encoders_for(method) if again else [comparison.encoder]:
+                for encoder in comparison.encoders if again else [comparison.encoder]:
                     method.check(first, comparison.pool, encoder)
             except PromptBoostError as error:
                 if name in spelled:
@@ -75,13 +71,13 @@ def usable_cells(
 
 def report_short(request: CompareRequest, comparison: Comparison, say: Say) -> None:
     """Report numbers of shots that some classes do not have."""
-    for shots in request.shots:
+    for shots in () if request.uneven else request.shots:
         learn = comparison.draw(shots, request.seeds[0]).learn
         counts = np.bincount(learn.labels, minlength=learn.n_classes)
         if fewer := int((counts < shots).sum()):
             say(
-                f"at {shots} shots {fewer} of {learn.n_classes} classes have fewer images to learn "
-                f"from, {counts.min()} at least: all that they have are taken"
+                f"at {shots} shots {fewer} of {learn.n_classes} classes have fewer training images, "
+                f"at least {counts.min()}: all of them are used"
             )
 
 
@@ -90,20 +86,20 @@ class Compared:
     """Results of a comparison."""
 
     lines: list[Result]  # one for each method, number of shots, seed and encoder
-    failed: list[str] = field(default_factory=list)  # what could not be done, and why
-    # Copies among the images of each draw, by shots and seed.
+    failed: list[str] = field(default_factory=list)  # cells that failed, and why
+    # Duplicates among the images of each draw, by shots and seed.
     overlaps: dict[tuple[int, int], Overlap] = field(default_factory=dict)
 
     @property
     def remarks(self) -> list[str]:
-        """What people should know of the images: of the draw with the most leaks."""
+        """Warnings about duplicates, of the draw with the most leaks."""
         if not self.overlaps:
             return []
-        (shots, seed), worst = max(self.overlaps.items(), key=lambda item: item[1].leaks.images)
+        (shots, seed), worst = max(self.overlaps.items(), key=lambda drawn: drawn[1].leaks.images)
         return [f"{shots} shots, seed {seed}: {line}" for line in worst.lines()]
 
     def overlap_records(self) -> list[dict[str, Any]]:
-        """Return the copies of each draw as JSON can hold them."""
+        """Return JSON-serializable records of the duplicates of each draw."""
         return [
             {"shots": shots, "seed": seed, **msgspec.to_builtins(overlap)}
             for (shots, seed), overlap in self.overlaps.items()
@@ -111,26 +107,17 @@ class Compared:
 
 
 def compare(
-    request: CompareRequest, say: Say = lambda _: None, place: Placement | None = None
+    request: CompareRequest, say: Say = lambda _: None, placement: Placement | None = None
 ) -> Compared:
     """Measure the missing cells, and return all results.
 
     Problems are raised before any work. Every result is written at once: an interrupted comparison
-    resumes with the same request.
-
-    Parameters
-    ----------
-    request : CompareRequest
-    say : callable, optional
-        Called with a line for people now and then.
-    place : Placement, optional
-        Where the fits are done, and which of them; by default all of them, in this process. Wherever it
-        is, the results are the same but for what is measured in time.
+    resumes with the same request. Results do not depend on the placement, except for times.
     """
-    place = place or Placement()
+    placement = placement or Placement()
     comparison = Comparison(request)
-    check_comparison(request.out)
-    with _writing(request, place, say):
+    check_folder(request.out, "comparison", "compare.json")
+    with _writing(request, placement, say):
         log = ResultLog(request.out / "cells.jsonl", CellResult, about(request, comparison))
         cells = usable_cells(request, comparison, log, say)
         check_same(request.out, about(request, comparison), comparison.target_weights, say)
@@ -146,11 +133,13 @@ def compare(
             say(line)
         wanted = [key for cell in cells for key in cell.keys(comparison)]
         _report_old(request.out, log, wanted, say)
-        if place.merge:
+        if placement.merge:
             _check_whole(request.out, log, wanted)
         else:
-            compared.failed.extend(_measure_missing(request, comparison, log, cells, place, say))
-        if place.share is None:
+            compared.failed.extend(
+                _measure_missing(request, comparison, log, cells, placement, say)
+            )
+        if placement.share is None:
             log.write()
     compared.lines.extend(with_times(log.results(wanted), log.results(log)))
     return compared
@@ -172,13 +161,13 @@ def _fit(key: Key) -> tuple[Any, ...]:
 
 
 def _writing(
-    request: CompareRequest, place: Placement, say: Say
+    request: CompareRequest, placement: Placement, say: Say
 ) -> contextlib.AbstractContextManager[None]:
-    """Lock the folder, unless this is one of several parts that run at the same time."""
-    if place.share is not None:
+    """Lock the folder, unless several shards write to it at the same time."""
+    if placement.share is not None:
         request.out.mkdir(parents=True, exist_ok=True)
         return contextlib.nullcontext()
-    # Another comparison in this folder may be doing part of the work: it is waited for, then used.
+    # Wait for another comparison in this folder, then use its results.
     return writing(request.out, "comparison", patience=math.inf, say=say)
 
 
@@ -196,24 +185,24 @@ def _measure_missing(
     comparison: Comparison,
     log: ResultLog,
     cells: Sequence[Cell],
-    place: Placement,
+    placement: Placement,
     say: Say,
 ) -> list[str]:
     """Measure the missing cells; return those that failed, and why."""
-    ours = list(cells if place.share is None else place.share.of_units(cells))
+    ours = list(cells if placement.share is None else placement.share.of_units(cells))
     timed = {_whose(key) for key in log}  # time to predict is measured once for each
     settings = {"request": request.settings(), "inputs": inputs_of(request, comparison)}
     job = Job(_WORKER, settings, str(request.out.absolute()), "cells", request.device)
-    worker, runner = CellWorker(request, comparison), CellRunner(place, say)
+    worker, runner = CellWorker(request, comparison), CellRunner(placement, say)
     failed: dict[str, None] = {}
-    # Fit once, at home, before any transfer.
+    # Fits before transfers.
     try:
         for at_home in (True, False):
             units: list[WorkUnit] = []
             named: dict[str, Cell] = {}
             for cell in ours:
                 home, *others = cell.keys(comparison)
-                # A fit that failed has been reported already.
+                # Failed fits are reported already.
                 wanted = [(0, home)] if at_home else list(enumerate(others, 1)) * (home in log)
                 for on, key in wanted:
                     if key in log:
@@ -223,14 +212,14 @@ def _measure_missing(
                         "shots": cell.shots,
                         "seed": cell.seed,
                         "on": on,
-                        "timed": request.timed and _whose(key) not in timed,
+                        "timed": _whose(key) not in timed,
                         "code": cell.code,
                     }
                     timed.add(_whose(key))
                     units.append(WorkUnit(log.name(key), order))
                     named[units[-1].name] = cell
-            if not place.elsewhere:
-                # An error is raised again by the cell that it concerns; the others go on.
+            if not placement.elsewhere:
+                # An error is raised again by its cell.
                 with contextlib.suppress(Exception):
                     for unit in units:
                         worker.embed(unit.order)
@@ -258,7 +247,7 @@ def write_results(request: CompareRequest, compared: Compared) -> list[Path]:
     page = [f"# {as_text(request.source)}\n"]
     for on in encoders:
         drawn = curves(compared.lines, on)
-        title = f"on {on}" if not drawn[0].via else f"carried from {request.encoder} to {on}"
+        title = f"on {on}" if not drawn[0].via else f"transferred from {request.encoder} to {on}"
         panels.append((title, drawn))
         page.append(f"## Accuracy {as_text(title)}\n\n{markdown(drawn, request.shots)}\n")
     page.append(
@@ -273,7 +262,7 @@ def write_results(request: CompareRequest, compared: Compared) -> list[Path]:
         if lines:
             page.append("\n".join([f"{head}:\n", *(f"- {as_text(line)}" for line in lines), ""]))
     files = {
-        "results.csv": to_csv(compared.lines),
+        "results.csv": to_csv(compared.lines, COLUMNS),
         "results.md": "\n".join(page),
         "accuracy.svg": accuracy_figure(panels, request.shots),
     }

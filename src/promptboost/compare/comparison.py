@@ -1,7 +1,7 @@
-"""Images, draws, pool and encoders that all methods of a comparison share."""
+"""Images, draws, pool and encoders of a comparison, shared by its methods."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 
 from promptboost.compare.cells import CompareRequest
 from promptboost.data import Dataset
-from promptboost.data.shots import Task, divide, load_classes
+from promptboost.data.shots import Task, divide, load_classes, uneven_classes
 from promptboost.data.source import DataSource
 from promptboost.encoders import Encoder, load_encoder
 from promptboost.encoders.base import UnitRows
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError
-from promptboost.methods import FewShotSet, Method
-from promptboost.methods.base import FileImages, Images, Transfer
+from promptboost.methods import FewShotSet
+from promptboost.methods.base import FileImages, Images
 from promptboost.pool import PromptPool
 from promptboost.progress import stage
+from promptboost.run.fit import pool_for
 from promptboost.run.overlap import Inspection, Pairs, among, inspect, near_images
-from promptboost.run.preflight import pool_for
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -70,16 +70,12 @@ class Comparison:
         # Several comparisons may share an encoder.
         self.encoder = self._open(request.encoder) if encoder is None else encoder
         self.targets = [self._open(name) for name in request.transfers]
+        self.encoders = [self.encoder, *self.targets]  # that methods are measured on
         self._inspections: dict[tuple[int, int], Inspection] = {}
-
-    def encoders_for(self, method: Method) -> list[Encoder]:
-        """Return where a method is measured: the encoder it learns with, then the others."""
-        stays = method.carries_over is Transfer.REFIT and not self._request.refit
-        return [self.encoder, *([] if stays else self.targets)]
 
     @property
     def target_weights(self) -> dict[str, str]:
-        """The fingerprints of the encoders to carry to, by name."""
+        """The fingerprints of the targets, by name."""
         return {target.id: target.fingerprint for target in self.targets}
 
     @cached_property
@@ -109,11 +105,11 @@ class Comparison:
         )
 
     def task(self, shots: int, seed: int) -> Task:
-        """Return the images of one few-shot task: to learn from, and held out."""
+        """Return the training and test images of one few-shot task."""
         return self._tasks[shots, seed]
 
     def inspection(self, shots: int, seed: int) -> Inspection:
-        """Return which images of a draw are copies of others."""
+        """Return the duplicates among the images of a draw."""
         if (shots, seed) not in self._inspections:
             task, learned = self._tasks[shots, seed], self._learned.data
             positions = np.concatenate(
@@ -134,7 +130,7 @@ class Comparison:
         return list(near_images(images, progress=self._request.progress))
 
     def few(self, count: int) -> FileImages:
-        """Return some images to measure time with: nothing of them is known or kept."""
+        """Return some images, without cached embeddings, to measure time with."""
         task = next(iter(self._tasks.values()))
         return FileImages(task.held_out.subset(range(min(count, len(task.held_out)))))
 
@@ -146,24 +142,29 @@ class Comparison:
             for shots in request.shots
             for seed in request.seeds
         }
+        if request.uneven:
+            tasks = {
+                (shots, seed): replace(task, learn=uneven_classes(task.learn, shots, seed))
+                for (shots, seed), task in tasks.items()
+            }
         for (shots, _), task in tasks.items():
             if not len(task.held_out):
                 raise DataError(
-                    f"{request.source}: no image is left to measure on at {shots} shots; ask for "
-                    "fewer shots, or give images in train/ and test/"
+                    f"{request.source}: no test image is left at {shots} shots; use fewer shots, or "
+                    "give images in train/ and test/"
                 )
         return tasks
 
     @cached_property
     def _learned(self) -> FileImages:
-        return self._together([t.learn for t in self._tasks.values()], self._request.words.views)
+        return self._together([t.learn for t in self._tasks.values()], self._request.words.crops(0))
 
     @cached_property
     def _measured(self) -> FileImages:
         return self._together([task.held_out for task in self._tasks.values()], 0)
 
-    def _together(self, parts: Sequence[Dataset], views: int) -> FileImages:
-        wanted = {image.id for part in parts for image in part.images}
+    def _together(self, subsets: Sequence[Dataset], views: int) -> FileImages:
+        wanted = {image.id for subset in subsets for image in subset.images}
         images = tuple(p for p in self.data.images if p.id in wanted)
         whole = Dataset(images, self.data.class_names)
         request = self._request
@@ -172,9 +173,9 @@ class Comparison:
         )
 
     @staticmethod
-    def _positions(part: Dataset, whole: Dataset) -> NDArray[np.intp]:
+    def _positions(subset: Dataset, whole: Dataset) -> NDArray[np.intp]:
         position = {image.id: i for i, image in enumerate(whole.images)}
-        return np.array([position[image.id] for image in part.images], dtype=np.intp)
+        return np.array([position[image.id] for image in subset.images], dtype=np.intp)
 
     @cached_property
     def _store(self) -> "EmbeddingStore | None":

@@ -1,17 +1,18 @@
-"""Labeled images, their class names, and the files that were left out."""
+"""Labeled images and datasets."""
 
 import hashlib
 import unicodedata
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from promptboost.data.decode import (
     BadImage,
@@ -21,8 +22,10 @@ from promptboost.data.decode import (
     read_image,
     read_thumbnail,
 )
-from promptboost.errors import DataError
+from promptboost.errors import DataError, LabelError
 from promptboost.io import Stamp, file_stamp
+from promptboost.progress import Progress, no_progress, stage
+from promptboost.threads import thread_count
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -35,14 +38,13 @@ _SPLITS = {
 
 
 def display_name(label: str) -> str:
-    """Turn the name of a folder into words for a prompt.
-
-    Examples
-    --------
-    >>> display_name("American_Bulldog")
-    'American Bulldog'
-    """
+    """Return the name of a folder as words for a prompt."""
     return " ".join(label.replace("_", " ").split())
+
+
+def valid_text(text: str) -> str:
+    """Escape surrogates, which stand for bytes of file names that are not UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def split_name(text: str) -> str | None:
@@ -65,19 +67,44 @@ def _check_distinct(names: Sequence[str]) -> None:
         seen[key] = name
 
 
+# Missing labels as numpy and pandas write them: an array of [nan, "cat"] holds the text "nan".
+_MISSING = ("", "nan", "NaN", "<NA>", "NaT")
+
+
+def is_missing(label: object) -> bool:
+    """Return whether a label is missing: None, NaN, NA or NaT, also as text, or blank.
+
+    Examples
+    --------
+    >>> [is_missing(label) for label in (None, float("nan"), "nan", " ", "None", 0)]
+    [True, True, True, True, False, False]
+    """
+    return label is None or str(label).strip() in _MISSING
+
+
+def check_labels(labels: ArrayLike) -> None:
+    """Raise a :class:`LabelError` if labels are missing."""
+    # As objects: numpy would make a text of NaN.
+    missing = [is_missing(label) for label in np.asarray(labels, dtype=object).ravel().tolist()]
+    if any(missing):
+        raise LabelError(
+            f"{sum(missing):,} of {len(missing):,} labels are missing, the first at position "
+            f"{missing.index(True)}: remove these examples"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class LabeledImage:
     """One labeled image, not yet opened."""
 
-    # Stable and unique in its dataset: a path relative to the folder or manifest, or a number.
+    # Unique in its dataset: a path relative to the folder or manifest, or a number.
     id: str
     label: str  # the class, spelled as in the source; empty where there is none
     source: ImageSource  # where the pixels are
-    split: str | None = None  # "train", "val", "test", or None where the source does not say
+    split: str | None = None  # "train", "val", "test", or None if the source has none
     margin: float = 0.0  # white border on each side when opened, as a share of the longer side
-    # The digest and the stamp of its file, which is read again only if the stamp changes; no stamp if
-    # another process has read it.
-    _known: tuple[Stamp | None, bytes] | None = field(
+    # The stamp and the digest of its file; no stamp if another process has read it.
+    _cached: tuple[Stamp | None, bytes] | None = field(
         default=None, init=False, compare=False, repr=False
     )
     # Of the last check.
@@ -89,7 +116,7 @@ class LabeledImage:
 
     @property
     def name(self) -> str:
-        """What to call the image in a message, its full path where it has one."""
+        """The name of the image in messages, its full path if it has one."""
         return str(self.source) if isinstance(self.source, Path) else self.id
 
     def framed(self, image: "Image") -> "Image":
@@ -105,18 +132,18 @@ class LabeledImage:
 
         A file is read once, and again only when it has changed since.
         """
-        if self._known is not None and self._known[0] is None:
-            return self._known[1]
+        if self._cached is not None and self._cached[0] is None:
+            return self._cached[1]
         if not isinstance(self.source, Path):
             return self._digest_of(self.source)
-        if self._known is not None and self._known[0] == file_stamp(self.source):
-            return self._known[1]
+        if self._cached is not None and self._cached[0] == file_stamp(self.source):
+            return self._cached[1]
         return self._digest_file(*read_file(self.source, self.name))
 
     def with_known(self, digest: bytes, thumbnail: bytes | None) -> "LabeledImage":
         """Return the image with its digest and thumbnail, read in another process."""
         image = replace(self)
-        object.__setattr__(image, "_known", (None, digest))
+        object.__setattr__(image, "_cached", (None, digest))
         object.__setattr__(image, "_thumbnail", thumbnail)
         return image
 
@@ -130,13 +157,13 @@ class LabeledImage:
 
     @property
     def has_thumbnail(self) -> bool:
-        """Whether the image was checked, so that its thumbnail costs nothing."""
+        """Whether the thumbnail is in memory."""
         return self._thumbnail is not None
 
     def thumbnail(self) -> bytes | None:
         """Return the image as 12 × 12 RGB pixels; None where that cannot be done.
 
-        The margin is left out: it says nothing about the image.
+        The margin is left out.
         """
         if self._thumbnail is None:
             self._read()
@@ -152,7 +179,7 @@ class LabeledImage:
 
     def _digest_file(self, content: bytes, stamp: Stamp) -> bytes:
         digest = self._digest_of(content)
-        object.__setattr__(self, "_known", (stamp, digest))
+        object.__setattr__(self, "_cached", (stamp, digest))
         return digest
 
     def _digest_of(self, content: "bytes | Image") -> bytes:
@@ -162,7 +189,7 @@ class LabeledImage:
         if isinstance(content, bytes):
             hasher.update(content)
         else:
-            # As it is opened: the bytes of other modes do not tell colors, transparency or the way up.
+            # As RGB: the bytes of other modes lack the palette, transparency or orientation.
             image = read_image(content, self.name)
             hasher.update(f"{image.mode} {image.size}/".encode())
             hasher.update(image.tobytes())
@@ -201,10 +228,18 @@ class Dataset:
         return cls(images, tuple(dict.fromkeys(named)), tuple(bad))
 
     @classmethod
-    def of(cls, images: Iterable[LabeledImage], bad: Iterable[BadImage] = ()) -> "Dataset":
-        """Make a dataset whose classes are those of its images; raise DataError if names repeat."""
+    def of(
+        cls,
+        images: Iterable[LabeledImage],
+        bad: Iterable[BadImage] = (),
+        class_names: Iterable[str] = (),
+    ) -> "Dataset":
+        """Make a dataset whose classes are those named and those of its images.
+
+        Raise a DataError if names repeat.
+        """
         images = tuple(images)
-        names = tuple(sorted({image.label for image in images}))
+        names = tuple(sorted({*class_names, *(image.label for image in images)}))
         _check_distinct(names)
         times = Counter(image.id for image in images)
         if repeated := [name for name in times if times[name] > 1]:
@@ -225,8 +260,7 @@ class Dataset:
     @property
     def ids(self) -> tuple[str, ...]:
         """The images' ids as valid UTF-8; other bytes of file names become escapes."""
-        ids = (image.id.encode("utf-8", "backslashreplace") for image in self.images)
-        return tuple(name.decode("utf-8") for name in ids)
+        return tuple(valid_text(image.id) for image in self.images)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -256,23 +290,36 @@ class Dataset:
         return self.subset(indices)
 
 
+def check_images(
+    images: Dataset | Sequence[LabeledImage], *, progress: Progress = no_progress
+) -> list[BadImage]:
+    """Decode every image and list those that cannot be used, in order.
+
+    Examples
+    --------
+    >>> for bad in check_images([LabeledImage("7", "cat", b"not an image")]):
+    ...     print(bad)
+    7: not an image of a known kind
+    """
+    items = images.images if isinstance(images, Dataset) else images
+    bad: list[BadImage] = []
+    with (
+        ThreadPoolExecutor(thread_count()) as threads,
+        stage(progress, "checking images", len(items)) as advance,
+    ):
+        for problem in threads.map(LabeledImage.check, items):
+            advance()
+            if problem is not None:
+                bad.append(problem)
+    return bad
+
+
 class RepeatedImageWarning(UserWarning):
     """The same image was given under two labels."""
 
 
 def warn_of_conflicting_labels(images: Sequence[LabeledImage], labels: Sequence[object]) -> None:
-    """Warn if two images with the same content have two labels.
-
-    Examples
-    --------
-    >>> import warnings
-    >>> images = [LabeledImage(str(i), "", b"the same bytes") for i in range(2)]
-    >>> with warnings.catch_warnings(record=True) as caught:
-    ...     warnings.simplefilter("always")
-    ...     warn_of_conflicting_labels(images, ["cat", "dog"])
-    >>> print(caught[0].message)
-    2 images are given under more than one label, the first two: 0 (cat) = 1 (dog)
-    """
+    """Warn if two images with the same content have two labels."""
     digests = [image.digest() for image in images]
     first: dict[bytes, dict[object, int]] = {}  # the first image of each content and label
     for i, (digest, label) in enumerate(zip(digests, labels, strict=True)):

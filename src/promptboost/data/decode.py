@@ -1,13 +1,13 @@
-"""One image, whatever state its file is in: its bytes, an RGB image, or the reason why not."""
+"""Decoding of images: RGB pixels of a file, or the reason why it cannot be used."""
 
 import errno
 import io
 import os
 import re
+import struct
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -19,64 +19,49 @@ from numpy.typing import NDArray
 
 from promptboost.errors import DataError
 from promptboost.io import NotAFileError, Stamp, open_regular, stamp_of
-from promptboost.progress import Progress, no_progress, stage
-from promptboost.threads import thread_count
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 ImageSource: TypeAlias = "Path | bytes | Image"
 
-#: The largest image that is decoded, in pixels: above the 108 megapixels of large phone cameras. A
-#: small file can claim any size, so this is checked on its header.
+#: Most pixels of an image: above the 108 megapixels of phone cameras. Checked on the header.
 MAX_PIXELS = 128 * 2**20
 
-#: The most memory that decoding one image may take, worked out from its header: so many bytes, or so
-#: many times its file where that is more. What is far larger than its file was made to be.
+#: Most memory for decoding an image, estimated from its header: bytes, or a multiple of the file's size if
+#: that is more. Images far larger than their files are decompression bombs.
 MAX_DECODED, MAX_GROWTH = 192 * 2**20, 64
 
 # As large as an image of that size can be: 16 bits in each of four channels, not compressed.
-_MAX_BYTES = MAX_PIXELS * 8
+MAX_BYTES = MAX_PIXELS * 8
 
-# Bytes a pixel takes once decoded, and while it is, where the format's decoder takes more (measured).
+# Bytes per pixel once decoded, and during decoding for formats that need more (measured).
 _MODE_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
-_FORMAT_BYTES = {
-    "WEBP": 17,
-    "JPEG2000": 26,
-    "AVIF": 12,
-    "GIF": 8,
-    "ICO": 8,
-    "ICNS": 8,
-    "DDS": 8,
-    "SGI": 8,
-    "QOI": 8,
-    "PSD": 8,
-}
-_PROGRESSIVE = 2  # bytes of each sample of a JPEG that comes in passes, all of which are kept
-_DEFLATE = 1032  # times: no PNG is larger than so much its file
-_LARGE = 32 * 2**20  # bytes; those that take more are decoded one after the other
-_STRIP = 2**20  # about so many pixels are made RGB at a time
-_NESTED = rb"\x89PNG\r\n\x1a\n|\x00\x00\x00\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51"
-_MOST_NESTED = 64
-_ICONS = (b"\0\0\1\0", b"icns")
+_FORMAT_BYTES = {"WEBP": 17, "JPEG2000": 26, "AVIF": 12, "GIF": 8}
+_PROGRESSIVE = 2  # bytes per sample of a progressive JPEG, all passes of which are in memory
+_DEFLATE = 1032  # highest compression factor of a PNG
+_LARGE = 32 * 2**20  # bytes; images that need more are decoded one after the other
+_STRIP = 2**20  # pixels converted to RGB at a time
 
-# Formats that are plainly images. Left out on purpose are those that run another program to be
-# drawn (EPS) and the scientific containers, which hold anything.
-_FORMATS = (
-    *("JPEG", "MPO", "PNG", "GIF", "WEBP", "BMP", "DIB", "TIFF", "PPM", "AVIF", "JPEG2000"),
-    *("ICO", "ICNS", "TGA", "PCX", "PSD", "QOI", "SGI", "DDS"),
-)
+# Not EPS, which runs another program, nor formats that Pillow decodes in Python only.
+_FORMATS = ("JPEG", "MPO", "PNG", "GIF", "WEBP", "BMP", "DIB", "TIFF", "PPM", "AVIF", "JPEG2000")
 
-# How files of a format begin and end.
-_ENDS = (
-    (b"\xff\xd8\xff", b"\xff\xd9"),  # JPEG
-    (b"\x89PNG\r\n\x1a\n", b"\x00\x00\x00\x00IEND\xaeB`\x82"),
-)
-# Enough to know an image again by: see promptboost.run.overlap.
+# Limits on decoding time, which the number of pixels does not bound. At most some seconds (measured) for:
+# scans of a JPEG, and scans times pixels; pixels of variants that Pillow decodes in Python; bytes of slow
+# formats; reads from the file, one per chunk or block, besides one per so many bytes; values of a TIFF tag.
+_MAX_SCANS, _MAX_SCANNED = 100, 2**31
+_MAX_SLOW_PIXELS = 2**20
+_MAX_SLOW_BYTES = {"JPEG2000": 8 * 2**20, "AVIF": 16 * 2**20}
+_MAX_READS, _BYTES_PER_READ = 2**17, 256
+_MAX_VALUES = 2**17
+# A marker of a JPEG: neither a stuffed byte, nor a restart, nor a filler.
+_MARKER = re.compile(rb"\xff([\x02-\xcf\xd9-\xfe])")
+_SCAN, _END, _MAX_MARKERS = 0xDA, 0xD9, 10_000
+_BYTE_KINDS = (1, 2, 6, 7)  # types of TIFF tags
+
+# Enough to recognize copies: see promptboost.run.overlap.
 THUMBNAIL_SIDE = 12
 _DRAFT_SIDE = 32
-
-_AT_ONCE = 256  # one task a file would cost more than the look at it
 
 _ORIENTATION = 0x0112  # the tag of EXIF
 _HEIC = (".heic", ".heif")
@@ -107,12 +92,12 @@ class BadImage:
 
     @property
     def too_large(self) -> bool:
-        """Whether a smaller copy of it could be used."""
+        """Whether a smaller copy could be used."""
         return self.reason.startswith("too large")
 
 
 class ImageError(DataError):
-    """One image cannot be opened; ``bad`` says which and why."""
+    """An image cannot be opened; ``bad`` is its name and the reason."""
 
     def __init__(self, bad: BadImage) -> None:
         super().__init__(str(bad))
@@ -130,49 +115,25 @@ def read_image(
     at_least: int | None = None,
     most: int | None = None,
 ) -> "Image":
-    """Open an image as RGB, the right way up, on white, first frame only; or raise ImageError.
+    """Open the first frame of an image as RGB, upright and on white; or raise ImageError.
 
-    `source` is a file, the bytes of one, or an image in memory, and `name` what errors call it. With
-    `at_least`, a large image may be read smaller by a whole factor, as long as its shorter side keeps
-    so many pixels: a JPEG is then decoded several times faster. `most` is how many bytes of memory
-    decoding may take, however large the file is.
-
-    Examples
-    --------
-    >>> from PIL import Image
-    >>> half_red = Image.new("RGBA", (2, 2), (255, 0, 0, 128))
-    >>> read_image(half_red).getpixel((0, 0))
-    (255, 127, 127)
+    With `at_least`, a large image is reduced by a whole factor, to no fewer pixels on its shorter side: a
+    JPEG is then decoded several times faster. `most` is a limit of the memory for decoding, in bytes.
     """
-    # Pillow's plugins raise nearly any type of exception on damaged bytes, so all are caught.
-    try:
-        with quiet_pillow():
-            image = _opened(source, most)
-            _check_size(image)
-            full_size = image.size
-            if at_least is not None:
-                factor = max(1, min(image.size) // at_least)
-                image.draft(None, (image.width // factor, image.height // factor))
-            factor = 1 if at_least is None else max(1, min(image.size) // at_least)
-            with _decoded(image, source, full_size, factor, most):
-                return _as_rgb(_upright(image), factor)
-    except Exception as error:
-        raise ImageError(BadImage(name, reason_for(error, source, name))) from error
-
-
-def check_one(source: ImageSource, name: str = "image") -> BadImage | None:
-    """Return what is wrong with an image, or None; quicker than opening it in full."""
-    try:
-        read_thumbnail(source, name)
-    except ImageError as error:
-        return error.bad
-    return None
+    with _opening(source, name) as image:
+        full_size = image.size
+        if at_least is not None:
+            factor = max(1, min(image.size) // at_least)
+            image.draft(None, (image.width // factor, image.height // factor))
+        factor = 1 if at_least is None else max(1, min(image.size) // at_least)
+        with _decoded(image, full_size, factor, most):
+            return _as_rgb(_upright(image), factor)
 
 
 def read_thumbnail(source: ImageSource, name: str = "image") -> bytes | None:
-    """Read an image as 12 × 12 RGB pixels, quicker than opening it in full; or raise ImageError.
+    """Read an image as 12 × 12 RGB pixels, faster than in full; or raise ImageError.
 
-    None if it can be decoded and yet not be made small, which says nothing about the file.
+    Returns None if the image can be decoded but not reduced.
 
     Examples
     --------
@@ -180,32 +141,45 @@ def read_thumbnail(source: ImageSource, name: str = "image") -> bytes | None:
     >>> len(read_thumbnail(Image.new("RGB", (64, 48), "red")))
     432
     """
+    with _opening(source, name) as image:
+        # Decoding a JPEG at an eighth of its size still reads the whole file, so that one which is
+        # cut off fails. Other formats ignore this.
+        whole = image.size
+        image.draft(None, (_DRAFT_SIDE, _DRAFT_SIDE))
+        factor = max(1, round(whole[0] / image.width))
+        with _decoded(image, whole):
+            try:
+                return _small(image, whole[0] / factor, whole[1] / factor).tobytes()
+            except Exception:
+                return None
+
+
+@contextmanager
+def _opening(source: ImageSource, name: str) -> "Iterator[Image]":
+    """Open an image without warnings; raise ImageError for any error with it."""
+    # Pillow's plugins raise nearly any type of exception on damaged bytes.
     try:
         with quiet_pillow():
             image = _opened(source)
-            _check_size(image)
-            # A JPEG at an eighth of its size still has every coded byte read, so it is found out
-            # if it is cut off, without the cost of its pixels. Other formats ignore this.
-            whole = image.size
-            image.draft(None, (_DRAFT_SIDE, _DRAFT_SIDE))
-            factor = max(1, round(whole[0] / image.width))
-            with _decoded(image, source, whole):
-                try:
-                    return _small(image, whole[0] / factor, whole[1] / factor).tobytes()
-                except Exception:
-                    return None
+            width, height = image.size
+            if width * height > MAX_PIXELS:
+                size = f"{width} × {height} pixels, more than {MAX_PIXELS // 10**6} million"
+                raise _UnusableError(f"too large: {size}; make it smaller")
+            if width * height == 0:
+                raise _UnusableError("it has no pixels")
+            yield image
     except Exception as error:
         raise ImageError(BadImage(name, reason_for(error, source, name))) from error
 
 
 def _small(image: "Image", width: float, height: float) -> "Image":
-    """Make a thumbnail of the first pixels; a draft may have part of a pixel more than the image."""
+    """Return a thumbnail; a draft may be a fraction of a pixel larger than the image."""
     from PIL import Image
 
     side = (THUMBNAIL_SIDE, THUMBNAIL_SIDE)
     box = (0.0, 0.0, min(width, image.width), min(height, image.height))
-    # Made small before it is converted: a large PNG would take longer for that than to decode. The
-    # filter is smooth, as a copy of another size has its pixels elsewhere.
+    # Reduced before it is converted, which for a large PNG would take longer than decoding. With a smooth
+    # filter copies of other sizes have nearly the same thumbnail.
     if image.mode in ("L", "LA", "RGB", "RGBA", "CMYK"):
         small = image.resize(side, Image.Resampling.BILINEAR, box=box, reducing_gap=2.0)
         return _as_rgb(small, 1)
@@ -213,44 +187,7 @@ def _small(image: "Image", width: float, height: float) -> "Image":
     return _as_rgb(image, factor).resize(side, Image.Resampling.BILINEAR)
 
 
-def cut_off(
-    files: Sequence[Path], *, workers: int | None = None, progress: Progress = no_progress
-) -> list[BadImage]:
-    """List the images that are cut off or are none, in order, by a look at both ends of each file.
-
-    A file that begins and ends as its format says was written to its end; only the others are decoded,
-    as some good ones have more after their end. For a benchmark, of which a few of a million are used.
-    """
-    parts = [files[start : start + _AT_ONCE] for start in range(0, len(files), _AT_ONCE)]
-    bad: list[BadImage] = []
-    with (
-        ThreadPoolExecutor(workers or thread_count()) as threads,
-        stage(progress, "checking images", len(files)) as advance,
-    ):
-        for part, problems in zip(parts, threads.map(_bad_ones, parts), strict=True):
-            bad += problems
-            advance(len(part))
-    return bad
-
-
-def _bad_ones(files: Sequence[Path]) -> list[BadImage]:
-    checked = (check_one(file, str(file)) for file in files if not _has_both_ends(file))
-    return [bad for bad in checked if bad is not None]
-
-
-def _has_both_ends(file: Path) -> bool:
-    longest = max(len(end) for ends in _ENDS for end in ends)
-    try:
-        with open_regular(file) as stream:
-            first = stream.read(longest)
-            stream.seek(-min(longest, len(first)), os.SEEK_END)
-            last = stream.read(longest)
-    except OSError:
-        return False
-    return any(first.startswith(begin) and last.endswith(end) for begin, end in _ENDS)
-
-
-def _opened(source: ImageSource, most: int | None = None) -> "Image":
+def _opened(source: ImageSource) -> "Image":
     from PIL import Image
 
     if isinstance(source, Image.Image):
@@ -258,22 +195,83 @@ def _opened(source: ImageSource, most: int | None = None) -> "Image":
     data = source if isinstance(source, bytes) else _read(source)[0]
     if not data:
         raise _UnusableError("the file is empty")
-    if data.startswith(_ICONS):
-        _check_icon(data, most)
-    return Image.open(io.BytesIO(data), formats=_known_formats())
+    if data.startswith((b"II", b"MM")):
+        _check_tags(data)
+    image = Image.open(_CountedReads(data), formats=_known_formats())
+    _check_time(image, data)
+    return image
+
+
+class _CountedReads(io.BytesIO):
+    """The bytes of a file; raises once a parser has read too many small pieces."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self._left = _MAX_READS + len(data) // _BYTES_PER_READ
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self._left -= 1
+        if self._left < 0:
+            raise _UnusableError("made of too many pieces; save it again")
+        return super().read(size)
+
+
+def _check_tags(data: bytes) -> None:
+    """Raise if a tag of a TIFF has too many values, such as millions of strips."""
+    order = "<" if data.startswith(b"II") else ">"
+    big = data[2:4] in (b"+\0", b"\0+")
+    start, head, entry = (8, "Q", "HHQQ") if big else (4, "H", "HHII")
+    with suppress(struct.error):
+        (position,) = struct.unpack_from(order + ("Q" if big else "I"), data, start)
+        (entries,) = struct.unpack_from(order + head, data, position)
+        position += struct.calcsize(order + head)
+        size = struct.calcsize(order + entry)
+        for number in range(entries):
+            _, kind, values, _ = struct.unpack_from(order + entry, data, position + number * size)
+            if values > _MAX_VALUES and kind not in _BYTE_KINDS:
+                raise _UnusableError(f"a tag with {values:,} values; save it again")
+
+
+def _check_time(image: "Image", data: bytes) -> None:
+    """Raise if decoding would take more than some seconds."""
+    from PIL import Image
+
+    pixels = image.width * image.height
+    scans = _count_scans(data) if image.format in ("JPEG", "MPO") else 1
+    if scans > max(1, min(_MAX_SCANS, _MAX_SCANNED // max(pixels, 1))):
+        raise _UnusableError("too many scans for its size; save it again")
+    if pixels > _MAX_SLOW_PIXELS and any(
+        tile[0] in Image.DECODERS for tile in getattr(image, "tile", ())[:1]
+    ):
+        raise _UnusableError(
+            f"too large: {pixels / 1e6:.1f} million pixels in a slow variant of {image.format}; save it "
+            "as PNG"
+        )
+    most = _MAX_SLOW_BYTES.get(image.format or "", len(data))
+    if len(data) > most:
+        raise _UnusableError(
+            f"too large: more than {most // 2**20} MiB of {image.format}; save it as JPEG or PNG"
+        )
+
+
+def _count_scans(data: bytes) -> int:
+    """Count the scans of a JPEG, up to one more than allowed; libjpeg visits all pixels in each."""
+    position, scans = 2, 0
+    for _ in range(_MAX_MARKERS):
+        match = _MARKER.search(data, position)
+        if match is None or match[1][0] == _END or scans > _MAX_SCANS:
+            return scans
+        scans += match[1][0] == _SCAN
+        position = match.end() + int.from_bytes(data[match.end() : match.end() + 2], "big")
+    return _MAX_SCANS + 1
 
 
 def read_file(path: Path, name: str) -> tuple[bytes, Stamp]:
-    """Read an image's file whole, with the stamp it had; raise ImageError if that fails."""
+    """Read an image file, and its stamp; raise ImageError if that fails."""
     try:
         return _read(path)
     except (OSError, _UnusableError) as error:
         raise ImageError(BadImage(name, reason_for(error, path))) from error
-
-
-def file_bytes(path: Path, name: str) -> bytes:
-    """Read an image's file whole; raise ImageError, with the name and the reason, if that fails."""
-    return read_file(path, name)[0]
 
 
 def _read(path: Path) -> tuple[bytes, Stamp]:
@@ -285,9 +283,9 @@ def _read(path: Path) -> tuple[bytes, Stamp]:
         raise _UnusableError("not a file") from None
     with file:
         status = os.fstat(file.fileno())
-        if status.st_size > _MAX_BYTES:
+        if status.st_size > MAX_BYTES:
             raise _UnusableError(f"too large: {status.st_size / 2**30:.1f} GiB; make it smaller")
-        # The stamp from before the read: a change during it makes another one.
+        # The stamp before reading: a change meanwhile changes it.
         return file.read(), stamp_of(status)
 
 
@@ -299,34 +297,22 @@ def _known_formats() -> tuple[str, ...]:
     return tuple(name for name in _FORMATS if name in Image.OPEN)
 
 
-def _check_size(image: "Image") -> None:
-    width, height = image.size
-    if width * height > MAX_PIXELS:
-        size = f"{width} × {height} pixels, more than {MAX_PIXELS // 10**6} million"
-        raise _UnusableError(f"too large: {size}; make it smaller")
-    if width * height == 0:
-        raise _UnusableError("it has no pixels")
-
-
 @contextmanager
 def _decoded(
-    image: "Image",
-    source: ImageSource,
-    full_size: tuple[int, int],
-    factor: int | None = None,
-    most: int | None = None,
+    image: "Image", full_size: tuple[int, int], factor: int | None = None, most: int | None = None
 ) -> Iterator[None]:
-    """Decode an image if it may take the memory; large ones one after the other.
+    """Decode an image within the memory limits; large ones one after the other.
 
-    `factor` is by how much what is made of it will be smaller; None if nothing is. `most` is how many
-    bytes it may take, whatever the size of its file.
+    `factor` is that of the RGB copy to be made, None if there is none; `most` as for :func:`read_image`.
     """
-    stream = getattr(image, "fp", None)  # None once it is decoded, or if it never was in a file
+    stream = getattr(image, "fp", None)  # None if it is decoded already
     needed = 0
     if stream is not None:
         needed = _memory(image, full_size)
         needed += 0 if factor is None else 4 * image.width * image.height // factor**2
-        _check_memory(image, full_size, needed, _size_of(stream), most)
+        position = stream.tell()
+        _check_memory(image, full_size, needed, int(stream.seek(0, os.SEEK_END)), most)
+        stream.seek(position)
     with _large_images if needed > _LARGE else nullcontext():
         if image.tell() != 0:
             image.seek(0)
@@ -334,21 +320,10 @@ def _decoded(
         yield
 
 
-def _size_of(stream: Any) -> int:
-    position = stream.tell()
-    size = int(stream.seek(0, os.SEEK_END))
-    stream.seek(position)
-    return size
-
-
 def _check_memory(
-    image: "Image",
-    full_size: tuple[int, int],
-    needed: int,
-    file_size: int,
-    most: int | None = None,
+    image: "Image", full_size: tuple[int, int], needed: int, file_size: int, most: int | None
 ) -> None:
-    """Raise if decoding takes far more memory than the file is worth."""
+    """Raise if decoding needs too much memory for the size of the file."""
     width, height = full_size
     if image.format == "PNG" and file_size * _DEFLATE < width * height // 8:
         raise _UnusableError("cut off or damaged (it has fewer bytes than its size needs)")
@@ -362,7 +337,7 @@ def _check_memory(
 
 
 def _memory(image: "Image", full_size: tuple[int, int]) -> int:
-    """Return about how many bytes decoding takes at its peak, by size, mode and format."""
+    """Estimate the peak memory of decoding in bytes, by size, mode and format."""
     pixels = image.width * image.height
     needed = pixels * _FORMAT_BYTES.get(image.format or "", _MODE_BYTES.get(image.mode, 4))
     if image.format == "TIFF":
@@ -371,28 +346,13 @@ def _memory(image: "Image", full_size: tuple[int, int]) -> int:
         rows = tags.get(323) or min(image.height, tags.get(278, image.height))
         needed += width * rows * max(4, tags.get(277, 1) * max(tags.get(258, (8,))) // 8)
     elif image.format in ("JPEG", "MPO") and "progressive" in image.info:
-        # At its full size, whatever it is drawn at.
+        # In full size, even for a draft.
         needed += full_size[0] * full_size[1] * _PROGRESSIVE * len(image.getbands())
     return needed
 
 
-def _check_icon(data: bytes, most: int | None) -> None:
-    """Raise if an icon holds an image that is too large: Pillow decodes it when it opens the icon."""
-    from PIL import Image
-
-    starts = [match.start() for match in re.finditer(_NESTED, data)]
-    if len(starts) > _MOST_NESTED:
-        raise _UnusableError(f"an icon of more than {_MOST_NESTED} images")
-    for start in starts:
-        with suppress(OSError):
-            image = Image.open(io.BytesIO(data[start:]), formats=("PNG", "JPEG2000"))
-            # It is decoded, made RGBA, and perhaps made to fit.
-            needed = _memory(image, image.size) + 8 * image.width * image.height
-            _check_memory(image, image.size, needed, len(data), most)
-
-
 def _as_rgb(image: "Image", factor: int) -> "Image":
-    """Make a decoded image RGB on white, smaller by a factor, a strip at a time: pixels are many."""
+    """Convert a decoded image to RGB on white, reduced by a factor, in strips to save memory."""
     from PIL import Image
 
     if image.mode == "RGB" and not image.has_transparency_data:
@@ -406,7 +366,7 @@ def _as_rgb(image: "Image", factor: int) -> "Image":
             strip = image.crop((0, top, image.width, min(image.height, top + rows)))
             strip = _strip_as_rgb(strip, white)
             rgb.paste(strip.reduce(factor) if factor > 1 else strip, (0, top // factor))
-    # Only the pixels are kept: the rest (EXIF, profiles) has been applied or does not matter.
+    # EXIF has been applied; color profiles are ignored.
     rgb.info = {}
     return rgb
 
@@ -414,8 +374,9 @@ def _as_rgb(image: "Image", factor: int) -> "Image":
 def _strip_as_rgb(strip: "Image", white: float) -> "Image":
     from PIL import Image
 
-    if _is_deep(strip):
-        strip = _to_eight_bits(strip, white)
+    if _is_deep(strip):  # Pillow would clip at 255
+        scaled = np.rint(_finite(strip) * (255.0 / white))
+        strip = Image.fromarray(np.clip(scaled, 0, 255).astype(np.uint8))
     if strip.has_transparency_data:
         strip = strip.convert("RGBA")
         strip = Image.alpha_composite(Image.new("RGBA", strip.size, "white"), strip)
@@ -430,12 +391,12 @@ def _upright(image: "Image") -> "Image":
             return image
         return ImageOps.exif_transpose(image)
     except Exception:
-        # Damaged EXIF says nothing about the pixels, which have just been decoded: keep them.
+        # Damaged EXIF, but the pixels are good.
         return image
 
 
 def reason_for(error: Exception, source: ImageSource, name: str = "") -> str:
-    """Return in plain words why an image could not be opened."""
+    """Return the reason why an image could not be opened."""
     from PIL import Image, UnidentifiedImageError
 
     if isinstance(error, _UnusableError):
@@ -458,10 +419,9 @@ _guard: "warnings.catch_warnings[None] | None" = None
 
 @contextmanager
 def quiet_pillow() -> Iterator[None]:
-    """Ignore what Pillow warns about; whatever matters is an error with the file's name instead.
+    """Ignore warnings of Pillow.
 
-    Python's warning filters belong to the process: threads that each set and restore them would
-    restore each other's. So the first to enter sets the filter and the last to leave removes it.
+    Warning filters are global: the first thread to enter sets the filter, the last removes it.
     """
     global _depth, _guard
     with _filter_lock:
@@ -485,10 +445,10 @@ def _is_deep(image: "Image") -> bool:
 
 
 def _white_level(image: "Image") -> float:
-    """Return the value that is white in a grey image of 16 or 32 bits, or of floats.
+    """Return the value of white in a gray image of 16 or 32 bits, or of floats.
 
-    16-bit images keep their full range. Wider ones do not say where white is: it is taken to be the
-    next of 1 (floats only), 255 and 65535 that holds all their values, else their largest.
+    16-bit images have their full range. In wider ones it is the least of 1 (floats only), 255 and 65535
+    that is not exceeded, else the largest value.
     """
     if image.mode.startswith("I;16"):
         return 65535.0
@@ -500,14 +460,6 @@ def _white_level(image: "Image") -> float:
     top = max(float(_finite(strip).max(initial=0.0)) for strip in strips)
     steps = (1.0, 255.0, 65535.0) if image.mode == "F" else (255.0, 65535.0)
     return next((step for step in steps if top <= step), top)
-
-
-def _to_eight_bits(image: "Image", white: float) -> "Image":
-    """Scale a grey image to eight bits; Pillow's own way makes all above 255 white."""
-    from PIL import Image
-
-    scaled = np.clip(np.rint(_finite(image) * (255.0 / white)), 0, 255).astype(np.uint8)
-    return Image.fromarray(scaled)
 
 
 def _finite(image: "Image") -> NDArray[np.float64]:

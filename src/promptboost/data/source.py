@@ -1,76 +1,80 @@
-"""Where labeled images come from: one word that is typed, parsed once, and one door for the rest."""
+"""Sources of labeled images: folders, manifests, benchmarks, data frames and pairs."""
 
+import csv
+import io
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import parse_qsl, urlencode
 
-from promptboost.data.dataset import Dataset, LabeledImage, split_name
-from promptboost.data.decode import BadImage, cut_off, reason_for
-from promptboost.data.manifest import MANIFEST_ENDINGS, read_manifest
+from promptboost.data.dataset import Dataset, LabeledImage, check_images, split_name
+from promptboost.data.decode import BadImage, reason_for
+from promptboost.data.manifest import MANIFEST_ENDINGS, images_of_rows, manifest_rows, read_manifest
+from promptboost.data.webdataset import ARCHIVE, read_archives
 from promptboost.errors import DataError, SettingError, a_type, count
-from promptboost.progress import Progress, no_progress, stage
-from promptboost.threads import thread_count
+from promptboost.io import read_text, write_bytes, write_text
+from promptboost.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from promptboost.data.benchmarks.registry import Benchmark
 
 OnBad = Literal["skip", "stop"]
 
-#: What lies beside images without being meant as one. Anything else that is not hidden must be
-# readable or is listed: an unknown ending may be 500 images that nobody would miss in silence.
+#: Endings of files in image folders that are ignored. Any other file that is not hidden must be readable
+# or is reported: an unknown ending may be that of 500 images.
 COMPANIONS = {
     *(".txt", ".md", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".html", ".yaml", ".yml"),
     *(".toml", ".ini", ".db", ".mat", ".npy", ".npz", ".py", ".log", ".pdf"),
 }
 
-#: Why a file beside the folders of classes is no image of any.
+#: Reason for a file next to the class folders.
 NO_CLASS = "not in the folder of a class"
 
 _SHOWN = 5
+# Columns at the end of the name of a manifest, and what they are called in it.
+_COLUMNS = re.compile(r"\?((?:(?:image|label)=[^&?]*&?)+)$")
+_TARGETS = {"image": "path", "label": "label"}
 
 
 @dataclass(frozen=True)
 class DataSource:
-    """A source of images as it is typed: a folder, a manifest, ``emoji`` or a benchmark.
+    """A source of images on the command line: a folder, a manifest, ``emoji`` or a benchmark."""
 
-    Examples
-    --------
-    >>> source = DataSource.parse("Oxford-IIIT-Pet:data/pets@lists/split.json")
-    >>> str(source), source.benchmark.title, source.split.name
-    ('oxford_pets:data/pets@lists/split.json', 'OxfordPets', 'split.json')
-    >>> DataSource.parse("holiday/images").benchmark is None
-    True
-    """
-
-    text: str  # the words that were typed, with a benchmark's usual name
+    text: str  # as given, with a benchmark's canonical name
     path: Path | None  # the folder or manifest, or the folder of the benchmark; None for the emoji
     benchmark: "Benchmark | None" = None
-    split: Path | None = None  # the split file of a benchmark, where it was named
+    split: Path | None = None  # the split file of a benchmark, if given
+    columns: tuple[tuple[str, str], ...] = ()  # of a manifest: other names of path and label
 
     @classmethod
     def parse(cls, text: str) -> "DataSource":
-        """Understand a folder, a manifest, ``emoji``, ``NAME:FOLDER`` or ``NAME:FOLDER@SPLIT-FILE``.
+        """Parse a folder, a manifest, ``emoji``, ``NAME:FOLDER`` or ``NAME:FOLDER@SPLIT-FILE``.
 
-        Nothing is read. The name of a benchmark may be spelled in any way that
-        ``data.benchmarks.benchmark_named`` knows.
+        The columns of a manifest may follow, as in ``list.csv?image=photo&label=breed``.
+        Nothing is read. For the spelling of benchmarks see ``data.benchmarks.benchmark_named``.
         """
         if text == "emoji":
             return cls(text, None)
-        name, _, rest = text.partition(":")
-        if not rest:
+        if query := _COLUMNS.search(text):
+            columns = tuple((name.lower(), _TARGETS[kind]) for kind, name in parse_qsl(query[1]))
+            return cls(text, Path(text[: query.start()]), columns=columns)
+        name, _, location = text.partition(":")
+        if not location:
             return cls(text, Path(text))
         from promptboost.data.benchmarks.registry import find_benchmark
 
         benchmark = find_benchmark(name)
         if benchmark is None:
             return cls(text, Path(text))
-        folder, split = Path(rest).expanduser(), None  # a shell does not do so inside a word
-        if "@" in rest and not folder.is_dir():
-            before, _, after = rest.rpartition("@")
-            folder, split = Path(before).expanduser(), Path(after).expanduser()
+        folder, split = Path(location).expanduser(), None  # a shell does not do so inside a word
+        if "@" in location and not folder.is_dir():
+            root, _, file = location.rpartition("@")
+            folder, split = Path(root).expanduser(), Path(file).expanduser()
         return cls._of_benchmark(benchmark, folder, split)
 
     @classmethod
@@ -85,32 +89,29 @@ class DataSource:
 
     @property
     def is_emoji(self) -> bool:
-        """Whether it is the images that come with the package."""
+        """Whether it is the emoji dataset."""
         return self.path is None
 
     @property
     def folder(self) -> Path | None:
-        """The folder that holds the images; None for the emoji, and for what is no folder."""
+        """The folder of the images; None for the emoji and for manifests."""
         return self.path if self.path is not None and self.path.is_dir() else None
 
     @property
     def lasting(self) -> "DataSource":
-        """The same source in words that hold in any folder; a path that is not there stays."""
+        """The same source with absolute paths; a missing path is left as it is."""
         if self.path is None:
             return self
         if self.benchmark is not None:
             split = None if self.split is None else self.split.absolute()
             return self._of_benchmark(self.benchmark, self.path.absolute(), split)
-        path = self.path.absolute() if self.path.exists() else self.path
-        return DataSource(str(path) if self.path.exists() else self.text, path)
+        if not self.path.exists():
+            return self
+        path, query = self.path.absolute(), _COLUMNS.search(self.text)
+        return replace(self, text=f"{path}{query[0] if query else ''}", path=path)
 
     def load(
-        self,
-        *,
-        on_bad: OnBad = "skip",
-        check: bool = True,
-        workers: int | None = None,
-        progress: Progress = no_progress,
+        self, *, on_bad: OnBad = "skip", check: bool = True, progress: Progress = no_progress
     ) -> Dataset:
         """Read the images; see :func:`load_data`."""
         if self.path is None:
@@ -118,18 +119,12 @@ class DataSource:
 
             return load_emoji()
         if self.benchmark is None:
-            listing = _read_path(self.path)
-            return _usable(listing, on_bad, check=check, workers=workers, progress=progress)
+            listing = _read_path(self.path, dict(self.columns))
+            return _usable(listing, on_bad, check=check, progress=progress)
         from promptboost.data.benchmarks.survey import read_benchmark
 
-        listing = read_benchmark(self.benchmark, self.path, self.split)
-        bad: list[BadImage] = []
-        if check:
-            # Most images of a benchmark are never used, and there may be a million.
-            files = [image.source for image in listing.images if isinstance(image.source, Path)]
-            bad = cut_off(files, workers=workers, progress=progress)
-        # Figures on a part of a benchmark would look like those on all of it.
-        return without_bad(listing, bad, "stop")
+        # Not decoded here: most images of a benchmark are never used, and there may be a million.
+        return read_benchmark(self.benchmark, self.path, self.split)
 
 
 def load_data(
@@ -137,28 +132,31 @@ def load_data(
     *,
     on_bad: OnBad = "skip",
     check: bool = True,
-    workers: int | None = None,
     progress: Progress = no_progress,
+    image_column: str | None = None,
+    label_column: str | None = None,
 ) -> Dataset:
-    """Read labeled images from wherever they are.
+    """Read labeled images.
 
     Parameters
     ----------
-    source : str, path, DataSource, pandas.DataFrame, sequence of (image, label), or Dataset
-        A folder (``class/image.jpg``, perhaps below ``train/``, ``val/`` and ``test/``); a CSV or
-        JSON Lines manifest (path, label, perhaps split); a data frame with the same columns; pairs
-        in memory; a benchmark as ``"dtd:folder"`` or ``"dtd:folder@split-file"`` (see
+    source : str, path, DataSource, container, sequence of (image, label), or Dataset
+        A folder (``class/image.jpg``, perhaps below ``train/``, ``val/`` and ``test/``, or with a
+        ``metadata.csv``); a CSV or JSON Lines manifest (path, label, perhaps split); a tar of WebDataset
+        or a folder of them; a data frame, a Hugging Face dataset or rows of it, a dataset of torchvision;
+        pairs in memory; a benchmark as ``"dtd:folder"`` or ``"dtd:folder@split-file"`` (see
         :mod:`promptboost.data.benchmarks`), of which all must be good; or the word ``"emoji"`` for
         the images that come with the package (a folder of that name is ``"./emoji"``).
     on_bad : {"skip", "stop"}, default="skip"
-        What to do about files that cannot be used: go on without them (they are listed in the
-        dataset's ``bad``), or raise.
+        What to do about files that cannot be used: leave them out (they are listed in the dataset's
+        ``bad``), or raise.
     check : bool, default=True
-        Decode every image now, on so many `workers` (by default the threads of the process), to find
-        the bad ones; without, a bad one is an error later. Of a benchmark only both ends of each file
-        are looked at.
+        Decode every image now to find the bad ones; without, and in benchmarks, a bad one is an
+        error later.
     progress : callable, optional
         Called as ``progress(stage, done, total)``; see :class:`~promptboost.progress.ProgressBars`.
+    image_column, label_column : str, optional
+        Names of the columns of a manifest, data frame or dataset, if they are not the usual ones.
 
     Examples
     --------
@@ -169,97 +167,72 @@ def load_data(
     """
     if isinstance(source, Dataset):
         return source
-    if isinstance(source, str):
-        source = DataSource.parse(source)
-    elif isinstance(source, os.PathLike):
+    if isinstance(source, os.PathLike):
         source = DataSource(os.fspath(source), Path(source))
-    if isinstance(source, DataSource):
-        return source.load(on_bad=on_bad, check=check, workers=workers, progress=progress)
-    listing = _read_memory(source)
-    return _usable(listing, on_bad, check=check, workers=workers, progress=progress)
+    if isinstance(source, str | DataSource):
+        parsed = DataSource.parse(with_columns(str(source), image_column, label_column))
+        return parsed.load(on_bad=on_bad, check=check, progress=progress)
+    if not (isinstance(source, Iterable) or hasattr(source, "__getitem__")):
+        raise DataError(
+            f"{a_type(source)} is not a source of images; give a folder, a CSV or JSONL file, a data "
+            "frame, a dataset, or (image, label) pairs"
+        )
+    from promptboost.data.memory import read_container
+
+    listing = read_container(source, image_column, label_column)
+    return _usable(listing, on_bad, check=check, progress=progress)
 
 
-def check_images(
-    images: Dataset | Sequence[LabeledImage],
-    *,
-    workers: int | None = None,
-    progress: Progress = no_progress,
-) -> list[BadImage]:
-    """Decode every image and list those that cannot be used, in order.
+def with_columns(source: str, image_column: str | None, label_column: str | None) -> str:
+    """Return a source whose columns of images and labels have these names.
 
     Examples
     --------
-    >>> from promptboost.data import LabeledImage
-    >>> for bad in check_images([LabeledImage("7", "cat", b"not an image")]):
-    ...     print(bad)
-    7: not an image of a known kind
+    >>> with_columns("list.csv", None, "breed")
+    'list.csv?label=breed'
     """
-    items = images.images if isinstance(images, Dataset) else images
-    bad: list[BadImage] = []
-    with (
-        ThreadPoolExecutor(workers or thread_count()) as threads,
-        stage(progress, "checking images", len(items)) as advance,
-    ):
-        for problem in threads.map(LabeledImage.check, items):
-            advance()
-            if problem is not None:
-                bad.append(problem)
-    return bad
+    names = {"image": image_column, "label": label_column}
+    query = urlencode({kind: name for kind, name in names.items() if name is not None})
+    return f"{source}?{query}" if query else source
 
 
 def without_bad(listing: Dataset, bad: Sequence[BadImage], on_bad: OnBad) -> Dataset:
-    """Make a dataset of the images that can be used; raise if a class has none left."""
+    """Make a dataset of the images that can be used; raise if a class has none left of some."""
     if on_bad not in ("skip", "stop"):
         raise SettingError(f"on_bad is {on_bad!r}, but must be 'skip' or 'stop'")
     every_bad = (*listing.bad, *bad)
     if every_bad and on_bad == "stop":
         raise DataError(f"{count(len(every_bad), 'file')} cannot be used:\n{_listed(every_bad)}")
-    unusable = {item.path for item in bad}
-    kept = [image for image in listing.images if image.name not in unusable]
-    empty = set(listing.class_names) - {image.label for image in kept}
-    if empty:
-        name = min(empty)
+    unusable = {problem.path for problem in bad}
+    images = [image for image in listing.images if image.name not in unusable]
+    for name in sorted(set(listing.class_names) - {image.label for image in images}):
         members = {image.name for image in listing.images if image.label == name}
-        lost = [item for item in bad if item.path in members]
-        # Of what a reader left out the class is not known: it may be one of these.
-        shown = lost or listing.bad
-        why = f" that can be used:\n{_listed(shown)}" if shown else "; add some, or remove it"
-        raise DataError(f"the class {name!r} has no images{why}")
-    return Dataset.of(kept, every_bad)
+        # The class of files that a reader left out is not known: it may be this one.
+        shown = [problem for problem in bad if problem.path in members] or listing.bad
+        if shown:
+            raise DataError(f"the class {name!r} has no images that can be used:\n{_listed(shown)}")
+    if not images:
+        raise DataError("there are no images; give at least one for each class")
+    return Dataset.of(images, every_bad, listing.class_names)
 
 
 def _listed(bad: Sequence[BadImage]) -> str:
-    lines = [f"  {item}" for item in bad[:_SHOWN]]
+    lines = [f"  {problem}" for problem in bad[:_SHOWN]]
     if len(bad) > _SHOWN:
         lines.append(f"  … and {len(bad) - _SHOWN} more")
     return "\n".join(lines)
 
 
-def _usable(
-    listing: Dataset, on_bad: OnBad, *, check: bool, workers: int | None, progress: Progress
-) -> Dataset:
-    bad = check_images(listing.images, workers=workers, progress=progress) if check else []
-    if not listing.class_names:
-        raise DataError("there are no images; give at least one for each class")
+def _usable(listing: Dataset, on_bad: OnBad, *, check: bool, progress: Progress) -> Dataset:
+    bad = check_images(listing.images, progress=progress) if check else []
     return without_bad(listing, bad, on_bad)
 
 
-def _read_memory(source: Any) -> Dataset:
-    from promptboost.data.memory import read_frame, read_pairs
-
-    if hasattr(source, "columns") and hasattr(source, "iloc"):
-        return read_frame(source)
-    if isinstance(source, Iterable):
-        return read_pairs(source)
-    raise DataError(
-        f"{a_type(source)} is not a source of images; give a folder, a CSV or JSONL "
-        "file, a data frame, or (image, label) pairs"
-    )
-
-
-def _read_path(path: Path) -> Dataset:
+def _read_path(path: Path, columns: Mapping[str, str]) -> Dataset:
     if path.is_dir():
-        return read_folder(path)
+        return read_folder(path, columns)
+    if path.suffix.lower() == ARCHIVE and path.exists():
+        return read_archives([path], path.parent)
     if not path.exists():
         _check_no_benchmark(str(path))
         raise DataError(
@@ -270,13 +243,13 @@ def _read_path(path: Path) -> Dataset:
         raise DataError(
             f"{path} is neither a folder nor a manifest ({', '.join(MANIFEST_ENDINGS)})"
         )
-    return read_manifest(path)
+    return read_manifest(path, columns)
 
 
 def _check_no_benchmark(text: str) -> None:
-    """Raise if a word looks like a benchmark and its name is none."""
-    name, colon, rest = text.partition(":")
-    folder = Path(rest.partition("@")[0]).expanduser()
+    """Raise if a source looks like a benchmark with an unknown name."""
+    name, colon, location = text.partition(":")
+    folder = Path(location.partition("@")[0]).expanduser()
     if colon and "/" not in name and "\\" not in name and len(name) > 1 and folder.is_dir():
         from promptboost.data.benchmarks.registry import benchmark_named
 
@@ -307,12 +280,18 @@ class _Walk:
             return []
 
 
-def read_folder(root: Path) -> Dataset:
+def read_folder(root: Path, columns: Mapping[str, str] | None = None) -> Dataset:
     """List the images of a folder that has one folder for each class.
 
     If all top folders are called like splits (``train``, ``val``, ``test``), the classes are the
-    folders in them. Images may lie at any depth below the folder of their class.
+    folders in them. Images may lie at any depth below the folder of their class. Instead of class
+    folders, there may be a ``metadata.csv`` with labels, as in Hugging Face's ``imagefolder``, or tars.
     """
+    tops = (root, *(path for path in sorted(root.glob("*")) if split_name(path.name)))
+    if (listing := _read_metadata(tops, columns or {})) is not None:
+        return listing
+    if archives := [file for top in tops for file in sorted(top.glob(f"*{ARCHIVE}"))]:
+        return read_archives(archives, root)
     walk = _Walk()
     images: list[LabeledImage] = []
     classes: dict[str, None] = {}
@@ -333,15 +312,64 @@ def read_folder(root: Path) -> Dataset:
     return Dataset.unchecked(images, walk.bad, classes)
 
 
-def find_images(paths: Iterable[str | Path]) -> Dataset:
-    """List images without labels: files as given, and all files below the folders given.
+def _read_metadata(tops: Sequence[Path], columns: Mapping[str, str]) -> Dataset | None:
+    """Read the metadata of an image folder and of its splits; None if there are no labels in them."""
+    images: list[LabeledImage] = []
+    bad: list[BadImage] = []
+    root = tops[0]
+    for top in tops:
+        for file in filter(Path.is_file, (top / f"metadata{end}" for end in MANIFEST_ENDINGS)):
+            lines = io.StringIO(read_text(file, error=DataError), newline="")
+            rows = manifest_rows(lines, file.name, ("path",), columns=columns)
+            first: tuple[str, dict[str, Any]] = ("", {})
+            with suppress(DataError):  # it is about something else
+                first = next(rows, first)
+            if "label" in first[1]:
+                split = None if top == root else split_name(top.name)
+                for image in (listing := images_of_rows(chain([first], rows), file.parent)).images:
+                    name = os.path.relpath(str(image.source), root)
+                    images.append(
+                        replace(image, id=Path(name).as_posix(), split=image.split or split)
+                    )
+                bad += listing.bad
+    return Dataset.unchecked(images, bad) if images else None
+
+
+def save_images(data: Dataset, folder: Path) -> None:
+    """Write images that are in memory into a folder, with a ``metadata.csv`` that lists all.
 
     Examples
     --------
-    >>> image = find_images(["holiday/1.jpg"]).images[0]
-    >>> image.id, image.label
-    ('holiday/1.jpg', '')
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> pairs = [(Image.new("RGB", (8, 8), color), color) for color in ("red", "blue")]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_images(load_data(pairs), Path(folder))
+    ...     [(image.id, image.label) for image in load_data(folder).images]
+    [('0.png', 'red'), ('1.png', 'blue')]
     """
+    from PIL import Image
+
+    rows = []
+    for number, image in enumerate(data.images):
+        content, name = image.source, os.path.abspath(str(image.source))
+        if not isinstance(content, Path):
+            if isinstance(content, bytes):
+                ending = (Image.open(io.BytesIO(content)).format or "image").lower()
+            else:
+                ending, stream = "png", io.BytesIO()
+                content.save(stream, "PNG")
+                content = stream.getvalue()
+            name = f"{number}.{ending}"
+            write_bytes(folder / name, content)
+        rows.append((name, image.label, image.split or ""))
+    table = io.StringIO()
+    csv.writer(table).writerows([("file_name", "label", "split"), *rows])
+    write_text(folder / "metadata.csv", table.getvalue())
+
+
+def find_images(paths: Iterable[str | Path]) -> Dataset:
+    """List images without labels: files as given, and all files below the folders given."""
     walk = _Walk()
     images: dict[str, LabeledImage] = {}
     for path in map(Path, paths):
@@ -363,8 +391,8 @@ def _tops(root: Path, walk: _Walk) -> list[tuple[str | None, Path]]:
     if len({split for split, _ in layered}) > 1:
         others = [path.name for path in folders if path not in dict(layered).values()]
         raise DataError(
-            f"{root} has folders called like splits beside others ({', '.join(others[:3])}), so "
-            "what is a class is not clear; keep train, val and test there, and move the rest away"
+            f"{root} has folders named like splits among others ({', '.join(others[:3])}), so "
+            "the classes are unclear; keep only train, val and test there"
         )
     return [(None, root)]
 

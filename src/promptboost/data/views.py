@@ -4,18 +4,13 @@ import hashlib
 import math
 from typing import TYPE_CHECKING
 
-from promptboost.errors import SettingError
-
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-#: Share of the image's area that a crop keeps. Half at least: boosting looks at few images and
-#: takes each view for an example of its class, so a crop must still show the object. Training with
-#: gradients goes down to 0.08, where many crops show background only.
+#: Share of the image's area that a crop keeps. At least half: each view counts as an example of its
+#: class, so a crop must show the object. Training with gradients goes down to 0.08, where many crops
+#: show background only.
 DEFAULT_SCALE = (0.5, 1.0)
-
-#: The name of view 0, the image itself.
-ORIGINAL = "original"
 
 _RATIO = (3 / 4, 4 / 3)
 
@@ -35,17 +30,7 @@ def draw_view(
 
     Crops are cut at the image's own resolution; `scale` is the smallest and largest share of the area
     that they keep.
-
-    Examples
-    --------
-    >>> from PIL import Image
-    >>> image = Image.new("RGB", (100, 80))
-    >>> draw_view(image, 0, b"digest", 0) is image
-    True
-    >>> draw_view(image, 0, b"digest", 1).size
-    (65, 71)
     """
-    _check(number, scale)
     if number == 0:
         return image
     chances = _chances(seed, image_digest, number)
@@ -56,31 +41,6 @@ def draw_view(
 
         view = view.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     return view
-
-
-def view_name(seed: int, number: int, scale: tuple[float, float] = DEFAULT_SCALE) -> str:
-    """Name a view, for the embedding store: equal names of one image are equal views.
-
-    Examples
-    --------
-    >>> view_name(3, 0), view_name(3, 2)
-    ('original', 'crop-1/0.5-1.0/seed-3/2')
-    """
-    _check(number, scale)
-    if number == 0:
-        return ORIGINAL
-    # "crop-1" is the version of the recipe: it changes when the same chances cut another crop.
-    return f"crop-1/{float(scale[0])}-{float(scale[1])}/seed-{seed}/{number}"
-
-
-def _check(number: int, scale: tuple[float, float]) -> None:
-    if number < 0:
-        raise SettingError(f"view {number} does not exist: views are numbered 0, 1, 2, …")
-    if not 0 < scale[0] <= scale[1] <= 1:
-        raise SettingError(
-            f"the scale of views is {scale}, but must be two shares with 0 < low <= high <= 1; "
-            f"try {DEFAULT_SCALE}"
-        )
 
 
 def _chances(seed: int, image_digest: bytes, number: int) -> list[float]:

@@ -1,4 +1,4 @@
-"""Predict many images in shards, with many processes, into one JSON lines or Parquet file."""
+"""Prediction of many images in shards, into one JSON Lines or Parquet file."""
 
 import itertools
 import os
@@ -7,68 +7,44 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
-from promptboost.distributed.engine import Job, Placement, Say, UnitResult, unit_name
+from promptboost.distributed.engine import Job, Placement, Say, unit_name
 from promptboost.distributed.images import import_parquet, list_items, open_images
-from promptboost.distributed.shards import SHARD_IMAGES, cut, map_shards, read_list
+from promptboost.distributed.shards import SHARD_IMAGES, cut, map_shards, read_images
 from promptboost.distributed.storage import Storage, is_url, open_url, reaching
 from promptboost.errors import DataError, SettingError
 from promptboost.io import json_text, read_bytes, replacing
-from promptboost.model.classifier import PromptClassifier
-from promptboost.model.prediction import FIELDS, Prediction
+from promptboost.model.prediction import FIELDS, RULE_FIELDS, Prediction
 from promptboost.progress import Progress, no_progress
-from promptboost.run.predict import open_classifier, predictions
+from promptboost.run.predict import LoadOptions, open_classifier, predictions
 from promptboost.run.run_folder import RunFolder
 
 _LINES, _TABLE = (".jsonl", ".ndjson"), ".parquet"
-# The files of a run that predictions depend on, besides its heads.
+# The files of a run that predictions depend on, besides the heads.
 _TEXTS = ("ensemble.json", "residual.json", "run.toml")
 
 
-class Answering(msgspec.Struct, frozen=True, kw_only=True):
-    """How to predict; see :func:`~promptboost.run.predict.open_classifier`."""
-
-    encoders: list[str] = []
-    average: bool = False
-    text_only: bool = False
-    device: str | None = None
-    allow_download: bool = False
-    top_k: int = 1
-    min_probability: float | None = None
-
-    def open(self, run: Path) -> PromptClassifier:
-        """Open a run without the store, whose content would change which images are encoded together."""
-        return open_classifier(
-            run,
-            encoder=self.encoders or None,
-            average=self.average,
-            text_only=self.text_only,
-            cache=False,
-            device=self.device,
-            allow_download=self.allow_download,
-        )
-
-
 class AnswerShardWorker:
-    """Predicts the images of shards; the run and its encoders are loaded once."""
+    """Predicts the images of shards; the run is loaded once."""
 
-    def __init__(self, out: str, run: str, how: dict[str, Any]) -> None:
-        self._storage, self._how = Storage(out), msgspec.convert(how, Answering)
+    def __init__(
+        self, out: str, run: str, top_k: int, rules: dict[str, Any], options: LoadOptions
+    ) -> None:
+        storage, self._top_k, self._rules = Storage(out), top_k, rules
         with tempfile.TemporaryDirectory(prefix="promptboost-") as folder:
-            for name in self._storage.names(run):
-                (Path(folder) / name).write_bytes(self._storage.read(f"{run}/{name}"))
-            self._classifier = self._how.open(Path(folder))
-            _ = self._classifier.heads  # read while their files exist
+            for name in storage.names(run):
+                (Path(folder) / name).write_bytes(storage.read(f"{run}/{name}"))
+            self._classifier = open_classifier(Path(folder), **options)
+            _ = self._classifier.heads  # loaded before the folder is deleted
 
-    def do(self, order: dict[str, Any]) -> UnitResult:
+    def do(self, order: bytes) -> bytes:
         """Predict one shard: one line of JSON per image."""
-        images = open_images(read_list(self._storage, order))
-        threshold = self._how.min_probability or 0.0
-        answers = list(predictions(self._classifier, images, self._how.top_k, threshold))
-        return UnitResult(b"".join(map(_line, answers)), len(answers))
+        images = open_images(read_images(order))
+        answers = predictions(self._classifier, images, self._top_k, **self._rules)
+        return b"".join(map(_line, answers))
 
 
 def _line(prediction: Prediction) -> bytes:
@@ -79,55 +55,69 @@ def predict_in_shards(
     run: Path,
     images: Sequence[str],
     output: str,
-    how: Answering,
-    place: Placement,
+    placement: Placement,
     *,
+    top_k: int = 1,
+    rules: dict[str, Any] | None = None,
     progress: Progress = no_progress,
     say: Say = lambda _: None,
+    **options: Unpack[LoadOptions],
 ) -> dict[str, Any]:
-    """Predict images in shards, and write all predictions into one file.
+    """Predict images in shards, and write all predictions into one file; return a summary.
 
-    Parameters
-    ----------
-    run : path
-        The run; the files needed for predictions are copied into the storage, for workers elsewhere.
-    images : sequence of str
-        Folders, images, manifests, Parquet files and tars, by path or URL.
-    output : str
-        A file or URL that ends in ``.jsonl`` or ``.parquet``. It has one line per image, in the order of
-        the listing, whatever the placement.
-    how : Answering
-    place : Placement
-        By default the shards are kept next to the output, and deleted once it is written.
-    progress : callable, optional
-    say : callable, optional
-        Called with a line for people now and then.
+    Class priors need all images at once: then there are no shards, and `placement` is not used.
+    The files of the run are copied into the storage for the workers. `images` are folders, images,
+    manifests, Parquet files and tars, by path or URL; `output` is a file or URL that ends in ``.jsonl`` or
+    ``.parquet``, with one line per image in the order of the listing. By default, the shards are next to it
+    and are deleted once it is written. `rules` are those of
+    :func:`~promptboost.run.predict.predictions`. `say` is called with status messages.
     """
     check_output(output)
-    how.open(run)  # errors are found here, not by every worker
-    out = place.storage or f"{output}.shards"
+    rules, sources = rules or {}, list(dict.fromkeys(images))
+    columns = [*FIELDS, *(field for rule, field in RULE_FIELDS.items() if rule in rules)]
+    record: dict[str, Any] = {"run": str(run), "output": output, "share": None}
+    counts = {"images": 0, "errors": 0}
+    nothing = f"there are no images in {', '.join(map(str, images))}"
+
+    def counted(batches: Iterable[list[Prediction]]) -> Iterator[list[Prediction]]:
+        for batch in batches:
+            counts["images"] += len(batch)
+            counts["errors"] += sum(prediction.error is not None for prediction in batch)
+            yield batch
+
+    if "class_priors" in rules:
+        read = open_images(list_items(sources))
+        classifier = open_classifier(run, progress=progress, **options)
+        answers = list(predictions(classifier, read, top_k, say=say, **rules))
+        if not answers:
+            raise DataError(nothing)
+        write_predictions(output, columns, counted([answers]))
+        return {**record, **counts, "changed": sum(answer.changed for answer in answers)}
+    # The content of the store affects which images are encoded together.
+    options = {**options, "cache": False}
+    # Raise errors here rather than in every worker.
+    _ = list(predictions(open_classifier(run, **options), [], **rules))
+    out = placement.storage or f"{output}.shards"
     out = out if is_url(out) else os.path.abspath(out)
-    copied = _copy_run(run, Storage(out), write=not place.merge)
-    settings = {"out": out, "run": copied, "how": msgspec.to_builtins(how)}
-    size = place.per_shard or SHARD_IMAGES
-    sources = list(dict.fromkeys(images))
+    copied = _copy_run(run, Storage(out), write=not placement.merge)
+    how = {"top_k": top_k, "rules": rules}
+    settings = {"out": out, "run": copied, **how, "options": options}
+    size = placement.per_shard or SHARD_IMAGES
     plan = map_shards(
         cut(list_items(sources, table_rows=size), size),
-        Job(f"{__name__}:AnswerShardWorker", settings, out, device=how.device),
-        [copied, json_text(msgspec.to_builtins(msgspec.structs.replace(how, device=None)))],
-        place,
+        Job(f"{__name__}:AnswerShardWorker", settings, out, device=options.get("device")),
+        [copied, json_text(sorted({**how, **options, "device": None}.items()))],
+        placement,
         of="images",
         ending=".answers.jsonl",
         title="predicting",
         progress=progress,
         say=say,
     )
-    share = place.share
+    share = placement.share
     if not plan.units and share is None:
-        raise DataError(f"there are no images in {', '.join(map(str, images))}")
-    record: dict[str, Any] = {
-        "run": str(run),
-        "output": output,
+        raise DataError(nothing)
+    record |= {
         "storage": out,
         "shards": len(plan.units),
         "new_shards": plan.new,
@@ -135,24 +125,15 @@ def predict_in_shards(
     }
     if share is not None:
         return record
-    counts = {"images": 0, "errors": 0}
-
-    def shards() -> Iterator[list[Prediction]]:
-        decoder = msgspec.json.Decoder(Prediction)
-        for content in plan.results():
-            shard = decoder.decode_lines(content)
-            counts["images"] += len(shard)
-            counts["errors"] += sum(prediction.error is not None for prediction in shard)
-            yield shard
-
-    write_predictions(output, FIELDS, shards())
-    if place.storage is None:
+    decoder = msgspec.json.Decoder(Prediction)
+    write_predictions(output, columns, counted(map(decoder.decode_lines, plan.results())))
+    if placement.storage is None:
         _remove(out)
     return {**record, **counts}
 
 
 def _copy_run(run: Path, storage: Storage, *, write: bool) -> str:
-    """Copy the files for predictions into the storage, under a digest of them; return their folder."""
+    """Copy the files for predictions into a folder of the storage named by their digest; return it."""
     folder = RunFolder(run)
 
     def read() -> dict[str, bytes]:
@@ -170,11 +151,12 @@ def _copy_run(run: Path, storage: Storage, *, write: bool) -> str:
 
 
 def check_output(output: str) -> None:
-    """Raise SettingError for a file that predictions cannot be written to."""
+    """Raise SettingError for an output file of unknown type."""
     ending = Path(output).suffix.lower()
     if ending not in (*_LINES, _TABLE):
         raise SettingError(
-            f"{output} ends in {ending or 'nothing'}; give a file that ends in .jsonl or .parquet"
+            f"{output} ends in {ending or 'nothing'}; give a file that ends in .jsonl or .parquet; "
+            "--format csv prints CSV"
         )
     if ending == _TABLE:
         import_parquet()
@@ -183,7 +165,7 @@ def check_output(output: str) -> None:
 def write_predictions(
     output: str, columns: Sequence[str], batches: Iterable[Sequence[Prediction]]
 ) -> None:
-    """Write a JSON lines or Parquet file atomically, batch by batch; `columns` are those of Parquet."""
+    """Write a JSON Lines or Parquet file atomically, batch by batch; `columns` apply to Parquet."""
     with _whole(output) as file:
         if Path(output).suffix.lower() != _TABLE:
             with file.open("wb") as stream:
@@ -203,6 +185,8 @@ def _kind(arrow: Any, column: str) -> Any:
     kinds = {
         "probability": arrow.float64(),
         "unsure": arrow.bool_(),
+        "rejected": arrow.bool_(),
+        "prediction_set": arrow.list_(arrow.string()),
         "top": arrow.list_(arrow.struct(choice)),
     }
     return kinds.get(column, arrow.string())

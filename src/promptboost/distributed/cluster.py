@@ -1,7 +1,7 @@
-"""A Ray cluster as an engine: one that runs here or elsewhere, else a new one on this machine's cores.
+"""An engine on a Ray cluster: a running one, or a new one on this machine.
 
-Ray restarts workers that end and repeats their unit, elsewhere if a node is lost. A unit that raises is
-tried on other nodes, and a worker that fails one unit after the other gets no more of them.
+Ray restarts workers that end and repeats their unit, on another node if necessary. A unit that raises is
+retried later, and a worker that fails several units in a row gets no more.
 """
 
 import contextlib
@@ -11,8 +11,8 @@ import platform
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,54 +22,35 @@ from promptboost import __version__
 from promptboost.distributed.engine import (
     Job,
     Receipt,
-    ResidentLostError,
-    Residents,
     Say,
     Worker,
     WorkUnit,
     carry_out,
     failed,
-    load_attribute,
     make_worker,
 )
-from promptboost.errors import MissingExtraError, RunError, SettingError, count
+from promptboost.errors import MissingExtraError, RunError, SettingError, count, install_command
+from promptboost.threads import set_threads
 
-# How often Ray repeats a unit whose worker or node ended, and how often a unit that raises is tried.
-_RETRIES, _TRIES = 4, 3
-# A worker that fails so many units in a row gets no more of them.
+# The number of failures in a row after which a worker is left out.
 _STRIKES = 3
-# Seconds after which room for more workers is looked for, without an answer after which idle workers give
-# their cores to others, and without a worker after which that is reported.
-_LOOK_AGAIN, _RELEASE, _NO_WORKER = 2.0, 10.0, 30.0
-# Seconds that a resident may take to start while others have started already.
-_START = 60.0
-# About Ray's minimum: only sums over classes go through it, a number per row.
+# How often a unit is tried: once more than the worker that is left out can have tried it.
+_TRIES = _STRIKES + 1
+# Seconds between checks of the cluster's size, and seconds without a result after which idle workers
+# release their cores and the lack of workers is reported.
+_CHECK, _RELEASE, _NO_WORKER = 2.0, 10.0, 30.0
+# Close to Ray's minimum: results are files, and no data are sent.
 _OBJECT_STORE_BYTES = 80 * 2**20
-# Seconds that a busy cluster may take to answer; Ray itself would wait a minute and a half.
+# Seconds to wait for an answer of a busy cluster; Ray itself waits a minute and a half.
 _PATIENCE = 20.0
-# Calls to check whether a cluster, or its server for clients, answers and requires a token.
+# Calls that check whether a cluster, or its server for clients, answers and requires a token.
 _CALL, _CLIENT_CALL = "NodeInfoGcsService/GetClusterId", "RayletDriver/ClusterInfo"
-
-# The error of Ray's client if its process on the head node died between fork and exec: the server forks
-# while its threads make calls, which fails now and then on a busy node. The next attempt mostly works.
+# The error if the client's process died between fork and exec on a busy head node: worth a retry.
 _STILLBORN, _STARTS = "Initialization failure from server", 4
 
 
 class RayEngine:
-    """A Ray cluster: the one that runs here or at an address, else one of this machine's cores.
-
-    Parameters
-    ----------
-    address : str, optional
-        Such as ``ray://HOST:10001``.
-    workers : int, optional
-        How many actors; by default as many as the cluster has room for, counted again as nodes come
-        and go.
-    cores : int, default=1
-        Cores for each.
-    say : callable, optional
-        Called with a line for people now and then.
-    """
+    """An engine on a running Ray cluster, or on a new one on this machine; see :class:`Placement`."""
 
     def __init__(
         self,
@@ -81,174 +62,129 @@ class RayEngine:
     ) -> None:
         self._workers, self._cores, self._say = workers, cores, say
         self._pool: ActorPool | None = None
-        self._residents: RayResidents | None = None
         self._ray, self._ours = _start(address)
         nodes = sum(node["Alive"] for node in self._ray.nodes())
-        there = self._ray.cluster_resources()
-        cards = f" and {count(int(there['GPU']), 'GPU')}" if there.get("GPU") else ""
-        say(f"on Ray: {count(nodes, 'node')} with {count(int(there.get('CPU', 0)), 'core')}{cards}")
+        total = self._ray.cluster_resources()
+        gpus = f" and {count(int(total['GPU']), 'GPU')}" if total.get("GPU") else ""
+        say(f"on Ray: {count(nodes, 'node')} with {count(int(total.get('CPU', 0)), 'core')}{gpus}")
 
     def close(self) -> None:
-        """Leave the cluster; one that was started here ends, with all its processes."""
+        """Disconnect; a cluster that was started here ends with all its processes."""
         self._dismiss()
         if self._ours and self._ray.is_initialized():
             self._ray.shutdown()
 
-    def residents(self, path: str, settings: dict[str, Any], most: int) -> Residents:
-        """Create objects that keep state, one in each worker."""
-        self._dismiss()
-        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        room = sum(int(node.get("CPU", 0)) // self._cores for node in nodes)
-        wanted = min(self._workers or max(room, 1), most)
-        self._residents = RayResidents(self._ray, path, settings, wanted, self._cores, self._say)
-        return self._residents
-
     def carry_out(
         self, job: Job, units: Iterable[WorkUnit], worker: Worker | None = None
     ) -> Iterator[Receipt]:
-        """Do units on all nodes; receipts come in the order in which units are done.
+        """Process units on all nodes; yield receipts as they finish.
 
-        The workers stay until other work comes: for the next units of a job, everything is loaded.
+        The workers stay until another job begins, so that models are loaded once.
         """
         if self._pool is None or self._pool.job != job:
             self._dismiss()
             self._pool = ActorPool(self._ray, job, self._workers, self._cores, self._say)
         try:
-            yield from self._pool.receipts(iter(units))
+            yield from self._pool.receipts(units)
         except BaseException:
             self._dismiss()
             raise
 
     def _dismiss(self) -> None:
-        if self._residents is not None:
-            self._residents.end()
-            self._residents = None
         if self._pool is not None:
             self._pool.end()
             self._pool = None
 
 
-@dataclass(frozen=True)
-class _Environment:
-    """What a worker takes over from the process that started it."""
+def _environment() -> dict[str, Any]:
+    """Return what a worker inherits from this process."""
+    variables = {k: v for k, v in os.environ.items() if k.startswith("PROMPTBOOST_")}
+    return {"folder": os.getcwd(), "variables": variables, "version": __version__}
 
-    folder: str = field(default_factory=os.getcwd)  # relative paths are relative to it
-    variables: dict[str, str] = field(
-        default_factory=lambda: {
-            k: v for k, v in os.environ.items() if k.startswith("PROMPTBOOST_")
-        }
-    )
-    version: str = __version__
 
-    def enter(self, threads: int) -> None:
-        from promptboost.threads import set_threads
-
-        os.environ.update(self.variables)
-        with contextlib.suppress(OSError):
-            os.chdir(self.folder)
-        set_threads(threads)
-        if self.version != __version__:
-            raise RunError(
-                f"promptboost is {__version__} on {platform.node()} and {self.version} where the "
-                "command was started; install the same version on all machines"
-            )
+def _enter(folder: str, variables: dict[str, str], version: str) -> None:
+    """Take over the environment of the process that started the command."""
+    os.environ.update(variables)
+    with contextlib.suppress(OSError):  # for relative paths
+        os.chdir(folder)
+    if version != __version__:
+        raise RunError(
+            f"promptboost is {__version__} on {platform.node()} and {version} where the command was "
+            "started; install the same version on all machines"
+        )
 
 
 class UnitWorker:
-    """An actor that does units; its worker is created with the first one."""
+    """An actor that processes units; its worker is created for the first one."""
 
-    def __init__(self, job: Job, threads: int, environment: _Environment) -> None:
+    def __init__(self, job: Job, threads: int, environment: dict[str, Any]) -> None:
         self._job, self._threads, self._environment = job, threads, environment
         self._worker: Worker | None = None
 
-    def ready(self) -> bool:
-        """Return True, once the actor has started."""
-        return True
-
-    def do(self, unit: WorkUnit) -> tuple[str, Receipt]:
-        """Do one unit; return the node, and a receipt that names any error."""
-        import ray
-
-        node = ray.get_runtime_context().get_node_id()
+    def do(self, unit: WorkUnit) -> Receipt:
+        """Process one unit; return a receipt with any error."""
         try:
             if self._worker is None:
-                self._environment.enter(self._threads)
+                _enter(**self._environment)
+                set_threads(self._threads)
                 self._worker = make_worker(self._job)
-        except Exception as error:  # perhaps on this node only: a package is missing there
-            return node, msgspec.structs.replace(failed(unit, error), final=False)
+        except Exception as error:  # perhaps only on this node, such as a missing package
+            return msgspec.structs.replace(failed(unit, error), final=False)
         try:
-            return node, carry_out(self._job, self._worker, unit)
+            return carry_out(self._job, self._worker, unit)
         except Exception as error:
-            return node, failed(unit, error)
+            return failed(unit, error)
 
 
 @dataclass(eq=False)
 class _Member:
     actor: Any
-    started: Any  # a reference that is ready once the actor is
-    node: str | None = None
     busy: bool = False
-    strikes: int = 0
-
-
-@dataclass
-class _Attempt:
-    unit: WorkUnit
-    tries: int = 0
-    failed_on: set[str | None] = field(default_factory=set)  # nodes
+    strikes: int = 0  # failures in a row
 
 
 class ActorPool:
-    """Hands out units to actors, which Ray restarts if they end.
+    """Distributes units to actors, which Ray restarts if they end.
 
-    Without a number of `workers`, the room that the cluster has is counted again and again.
+    Without a number of `workers`, their number follows the size of the cluster.
     """
 
     def __init__(self, ray: Any, job: Job, workers: int | None, cores: int, say: Say) -> None:
         self._ray, self.job, self._workers, self._cores, self._say = ray, job, workers, cores, say
         self._remote = ray.remote(UnitWorker)
-        self._environment = _Environment()
+        self._environment = _environment()
         self._members: list[_Member] = []
         self._limit = self._gpus = 0
-        self._looked = -_LOOK_AGAIN
+        self._checked = -_CHECK
         self._done = self._lost = 0  # units
 
-    def receipts(self, units: Iterator[WorkUnit]) -> Iterator[Receipt]:
-        """Keep all actors busy until nothing is left; receipts come as units are done."""
-        running: dict[Any, tuple[_Member, _Attempt]] = {}
-        again: deque[_Attempt] = deque()
-        upcoming: _Attempt | None = None
-        answered = time.monotonic()
-        warned = False
-        while True:
-            self._look()
-            upcoming = upcoming or next(map(_Attempt, units), None)
-            while upcoming is not None and (member := self._free(upcoming, running)):
-                running[self._ask(member, upcoming)] = member, upcoming
-                upcoming = next(map(_Attempt, units), None)
-            for attempt in list(again):
-                if member := self._free(attempt, running):
-                    again.remove(attempt)
-                    running[self._ask(member, attempt)] = member, attempt
-            if not running:
-                return
-            ready, _ = self._ray.wait(list(running), num_returns=1, timeout=_LOOK_AGAIN)
+    def receipts(self, units: Iterable[WorkUnit]) -> Iterator[Receipt]:
+        """Keep all actors busy; yield receipts as units finish."""
+        queue = deque((unit, 1) for unit in units)  # with the number of the try
+        running: dict[Any, tuple[_Member, WorkUnit, int]] = {}
+        answered, warned = time.monotonic(), False
+        while queue or running:
+            while queue and (member := self._free()):
+                unit, tries = queue.popleft()
+                member.busy = True
+                running[member.actor.do.remote(unit)] = member, unit, tries
+            ready, _ = self._ray.wait(list(running), num_returns=1, timeout=_CHECK)
             quiet = time.monotonic() - answered
             if ready:
                 answered = time.monotonic()
-            elif upcoming is None and quiet > _RELEASE:
-                # A unit may wait for an actor that waits for the cores of one that has nothing to do.
+            elif quiet > _RELEASE:
+                # A busy actor that was restarted may wait for the cores of an idle one.
                 self._end([m for m in self._members if not m.busy and m.strikes < _STRIKES])
-            if not ready and not warned and quiet > _NO_WORKER:
+            if not warned and quiet > _NO_WORKER and not self._done:
                 warned = True
-                self._warn()
+                self._say(f"no worker is ready after {_NO_WORKER:.0f} s; waiting for the cluster")
             for reference in ready:
-                member, attempt = running.pop(reference)
-                receipt = self._receipt(member, attempt, reference)
-                if receipt is None:
-                    again.append(attempt)
-                else:
+                member, unit, tries = running.pop(reference)
+                receipt = self._receipt(member, unit, tries, reference)
+                if receipt.problem is None or receipt.final or tries == _TRIES:
                     yield receipt
+                else:
+                    queue.append((unit, tries + 1))
 
     def end(self) -> None:
         """End the actors."""
@@ -260,80 +196,67 @@ class ActorPool:
             with contextlib.suppress(Exception):
                 self._ray.kill(member.actor)
 
-    def _free(self, attempt: _Attempt, running: dict[Any, Any]) -> _Member | None:
-        """Return an actor for a unit, on a node where it has not failed if there may be one."""
-        idle = [m for m in self._members if not m.busy and m.strikes < _STRIKES]
-        for member in idle:
-            if member.node is None or member.node not in attempt.failed_on:
+    def _free(self) -> _Member | None:
+        """Return an idle actor, perhaps a new one."""
+        usable = [member for member in self._members if member.strikes < _STRIKES]
+        for member in usable:
+            if not member.busy:
                 return member
-        if len(self._members) < self._limit:
-            actor = self._remote.options(
-                num_cpus=self._cores,
-                num_gpus=self._gpus,
-                max_restarts=-1,
-                max_task_retries=_RETRIES,
-            ).remote(self.job, self._cores, self._environment)
-            self._members.append(_Member(actor, actor.ready.remote()))
-            return self._members[-1]
-        return idle[0] if idle and not running else None
+        if time.monotonic() - self._checked >= _CHECK:
+            self._checked = time.monotonic()
+            room, self._gpus = self._room()
+            self._limit = self._workers or room
+        if usable and len(self._members) >= self._limit:
+            return None
+        actor = self._remote.options(
+            num_cpus=self._cores, num_gpus=self._gpus, max_restarts=-1
+        ).remote(self.job, self._cores, self._environment)
+        self._members.append(_Member(actor))
+        return self._members[-1]
 
-    def _ask(self, member: _Member, attempt: _Attempt) -> Any:
-        member.busy = True
-        return member.actor.do.remote(attempt.unit)
-
-    def _receipt(self, member: _Member, attempt: _Attempt, reference: Any) -> Receipt | None:
-        """Return the receipt of a unit that is done or given up; None if it is to be tried again."""
+    def _receipt(self, member: _Member, unit: WorkUnit, tries: int, reference: Any) -> Receipt:
+        """Return the receipt of a unit; leave a worker out that keeps failing."""
         member.busy = False
         try:
-            member.node, receipt = self._ray.get(reference)
+            receipt = self._visible(unit, self._ray.get(reference))
         except self._ray.exceptions.RayError as error:
+            # The next try is by a new worker: this one may be on a node that is gone, where Ray's own
+            # retries would all fail before it has noticed.
             self._end([member])
-            self._lost += 1
-            problem = f"its worker ended {_RETRIES + 1} times, the last because: {cause_of(error)}"
+            self._lost += tries == _TRIES
+            problem = f"its worker ended in the last of {tries} tries: {cause_of(error)}"
             if not self._done and self._lost >= _STRIKES:
                 raise RunError(
-                    f"nothing could be done of {count(self._lost, 'unit')}: {problem}"
+                    f"all of the first {count(self._lost, 'unit')} failed: {problem}"
                 ) from error
-            return Receipt(name=attempt.unit.name, problem=problem)
-        receipt = self._visible(attempt.unit, receipt)
+            return Receipt(name=unit.name, problem=problem)
         if receipt.problem is None or receipt.final:
             member.strikes = 0
             self._done += 1
             return receipt
         member.strikes += 1
-        attempt.tries += 1
-        attempt.failed_on.add(member.node)
         if member.strikes == _STRIKES:
-            self._leave_out(receipt)
-        return None if attempt.tries < _TRIES else receipt
+            failures = f"failed {_STRIKES} units in a row, the last because: {receipt.problem}"
+            if all(other.strikes >= _STRIKES for other in self._members):
+                raise RunError(
+                    f"all workers have {failures}. Finished work is kept: run the same command again "
+                    "for the rest"
+                )
+            self._say(f"left out: a worker on {receipt.node}, which has {failures}")
+        return receipt
 
     def _visible(self, unit: WorkUnit, receipt: Receipt) -> Receipt:
-        """Check that the result of a worker can be read here: each may have a disk of its own."""
+        """Replace the receipt if the result cannot be read on this machine."""
         if receipt.problem is not None or self.job.path(unit) in self.job.storage:
             return receipt
         problem = (
-            f"what {receipt.node or 'a worker'} has written to {self.job.out} cannot be seen here; give "
-            "a folder or URL that is the same for all machines"
+            f"results written by {receipt.node} to {self.job.out} cannot be seen here; give a folder or "
+            "URL that all machines share"
         )
         return Receipt(name=unit.name, problem=problem, node=receipt.node)
 
-    def _leave_out(self, receipt: Receipt) -> None:
-        """Report a worker that gets no more units; raise if it was the last."""
-        problem = f"failed {_STRIKES} units in a row, the last because: {receipt.problem}"
-        if all(member.strikes >= _STRIKES for member in self._members):
-            raise RunError(
-                f"all workers have {problem}. Finished work is kept: the same command does the rest"
-            )
-        self._say(f"left out: a worker on {receipt.node}, which has {problem}")
-
-    def _look(self) -> None:
-        if time.monotonic() - self._looked >= _LOOK_AGAIN:
-            self._looked = time.monotonic()
-            room, self._gpus = self._room()
-            self._limit = self._workers or room
-
     def _room(self) -> tuple[int, int]:
-        """Return how many workers the living nodes have room for, and the GPUs of each worker."""
+        """Return how many workers fit on the cluster, and the GPUs per worker."""
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         # Workers that compute on the processor reserve no GPU.
         gpus = int(self.job.device != "cpu" and any(node.get("GPU", 0) >= 1 for node in nodes))
@@ -346,114 +269,15 @@ class ActorPool:
         if not any(rooms) and any(cores):
             which = "node with a GPU" if gpus else "node of the cluster"
             raise SettingError(
-                f"a worker is to have {count(self._cores, 'core')}, and the largest {which} has "
-                f"{max(cores)}: give --cores {max(cores)} or fewer"
+                f"a worker needs {count(self._cores, 'core')}, and the largest {which} has {max(cores)}: "
+                f"give --cores {max(cores)} or fewer"
             )
-        # On a cluster with autoscaling, a worker that waits makes it grow.
+        # A waiting worker makes a cluster with autoscaling grow.
         return max(sum(rooms), 1), gpus
-
-    def _warn(self) -> None:
-        """Report that no worker has started."""
-        if self._ray.wait([member.started for member in self._members], timeout=0)[0]:
-            return
-        free = self._ray.available_resources()
-        self._say(
-            f"no worker is ready after {_NO_WORKER:.0f} s: {free.get('CPU', 0):g} cores and "
-            f"{free.get('GPU', 0):g} GPUs of the cluster are free; waiting"
-        )
-
-
-class ResidentActor:
-    """An actor that holds one resident."""
-
-    def __init__(
-        self, path: str, settings: dict[str, Any], threads: int, environment: _Environment
-    ) -> None:
-        environment.enter(threads)
-        self._resident = load_attribute(path)(**settings)
-
-    def ready(self) -> bool:
-        """Return True, once everything is loaded."""
-        return True
-
-    def ask(self, call: str, *given: Any) -> Any:
-        """Call a method of the resident."""
-        return getattr(self._resident, call)(*given)
-
-
-class RayResidents:
-    """Residents in actors, which are not restarted: their state would be lost.
-
-    Of the `wanted` actors, those that do not start in a minute, while others have, are ended.
-    """
-
-    def __init__(
-        self, ray: Any, path: str, settings: dict[str, Any], wanted: int, cores: int, say: Say
-    ) -> None:
-        self._ray, self._say = ray, say
-        remote = ray.remote(ResidentActor).options(num_cpus=cores)
-        environment = _Environment()
-        self._actors = [remote.remote(path, settings, cores, environment) for _ in range(wanted)]
-        try:
-            self._actors = self._started()
-        except BaseException:
-            self.end()
-            raise
-
-    def __len__(self) -> int:
-        return len(self._actors)
-
-    def share(self, value: Any) -> Any:
-        """Send a value to the cluster once, however many residents use it."""
-        return self._ray.put(value)
-
-    def ask(self, number: int, call: str, *given: Any) -> Callable[[], Any]:
-        """Call a method of one actor."""
-        reference = self._actors[number].ask.remote(call, *given)
-        return lambda: self._result(reference)
-
-    def end(self) -> None:
-        """End the actors."""
-        for actor in self._actors:
-            with contextlib.suppress(Exception):
-                self._ray.kill(actor)
-        self._actors = []
-
-    def _result(self, reference: Any) -> Any:
-        errors = self._ray.exceptions
-        try:
-            return self._ray.get(reference)
-        except errors.RayTaskError:  # the method has raised, and the actor lives
-            raise
-        except errors.RayError as error:
-            self._say(f"lost a worker: {cause_of(error)}")
-            raise ResidentLostError(cause_of(error)) from error
-
-    def _started(self) -> list[Any]:
-        """Wait until some have started; return those, and end the others."""
-        actors = {actor.ready.remote(): actor for actor in self._actors}
-        ready: list[Any] = []
-        while not ready:
-            ready, late = self._ray.wait(list(actors), num_returns=len(actors), timeout=_START)
-            if not ready:
-                self._say(f"no worker has started for {_START:.0f} s; waiting")
-        started, problem = [], None
-        for reference in ready:
-            try:
-                self._ray.get(reference)
-                started.append(actors[reference])
-            except self._ray.exceptions.RayError as error:
-                problem = error
-        for reference in late:
-            self._ray.kill(actors[reference])
-        if not started:
-            assert problem is not None
-            raise RunError(f"no worker can be started on the cluster: {cause_of(problem)}")
-        return started
 
 
 def cause_of(error: Exception) -> str:
-    """Return the line of a Ray error that names its cause: the last one with any text."""
+    """Return the last line of a Ray error, which names its cause."""
     cause = getattr(error, "cause", None)
     if isinstance(cause, Exception):
         error = cause
@@ -462,123 +286,94 @@ def cause_of(error: Exception) -> str:
 
 
 def _start(address: str | None) -> tuple[Any, bool]:
-    """Connect to a cluster, or start one; return Ray, and whether to leave it in the end."""
-    # No usage statistics, and no warnings about them and about GPUs.
+    """Connect to a cluster, or start one; return Ray, and whether to disconnect in the end."""
+    # No usage statistics, no warnings about them and about GPUs, no pages about lost nodes on stdout.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # Ray would print pages about a lost node on stdout, between results.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
-    if (known := sys.modules.get("ray")) is not None and known.is_initialized():
-        return known, False
+    if (imported := sys.modules.get("ray")) is not None and imported.is_initialized():
+        return imported, False
     try:
-        # Before Ray is imported, which decides then whether to send a token.
+        # Before the import of Ray, which decides whether to send a token.
         address = _address(address)
         import ray
     except ImportError as error:
-        raise MissingExtraError(
-            "Ray is not installed; type: pip install 'promptboost[ray]'"
-        ) from error
+        raise MissingExtraError(f"Ray is not installed; type: {install_command('ray')}") from error
     # "local" starts a cluster even if another program has one.
-    own = _own() if address is None else {}
-    for left in reversed(range(_STARTS)):
+    settings = _new_cluster() if address is None else {}
+    for attempt in range(1, _STARTS + 1):
         try:
-            ray.init(address or "local", **own, logging_level=logging.ERROR, log_to_driver=False)
+            ray.init(
+                address or "local", **settings, logging_level=logging.ERROR, log_to_driver=False
+            )
             break
-        except Exception as error:  # Ray raises all kinds, the plain one included
+        except Exception as error:  # Ray raises many types, plain Exception included
             with contextlib.suppress(Exception):
                 ray.shutdown()
-            if not (left and _STILLBORN in str(error)):
-                raise _refusal(address, " ".join(str(error).split())) from error
+            reason = " ".join(str(error).split())
+            if _STILLBORN in reason and attempt < _STARTS:
+                continue
+            if address is None:
+                raise RunError(f"cannot start a Ray cluster on this machine: {reason}") from error
+            raise RunError(
+                f"the Ray cluster at {address} answers, but cannot be used from here: {reason}. Install "
+                "the same Ray and Python, and copy ~/.ray/auth_token, if there is one, to all machines; "
+                "from a machine outside of the cluster, give --on ray://HOST:10001"
+            ) from error
     return ray, True
 
 
-def _refusal(address: str | None, text: str) -> RunError:
-    """Return the error for a cluster that did not start, or answers and refuses the connection."""
-    if address is None:
-        return RunError(f"no Ray cluster can be started on this machine: {text}")
-    if _STILLBORN in text:
-        return RunError(
-            f"the Ray cluster at {address} answers, but starts no process for this command, which was "
-            f"tried {count(_STARTS, 'time')}: {text}. Is its head node short of memory? Else start it again"
-        )
-    return RunError(
-        f"the Ray cluster at {address} answers, but cannot be used from here: {text}. Install the same "
-        "Ray and Python on all machines; from one that is no node of it, give --on ray://HOST:10001"
-    )
+def _address(requested: str | None) -> str | None:
+    """Return the address of a cluster that answers; None to start a new one.
 
-
-def _address(asked: str | None) -> str | None:
-    """Return the address of a cluster that answers; None if a new one is to be started.
-
-    A named cluster that does not answer is an error at once; one that `ray start` had started here and
-    that is gone is ignored.
+    A named cluster that does not answer is an error; one that `ray start` had started here and that has
+    ended is ignored.
     """
-    named = asked or os.environ.get("RAY_ADDRESS") or "auto"
-    if named == "local":
+    address = requested or os.environ.get("RAY_ADDRESS") or "auto"
+    if address == "local":
         return None
-    if named == "auto":
+    if address == "auto":
         return _running()
-    place = named.removeprefix("ray://").partition("?")[0]
-    if ":" not in place:
-        return named
-    call = _CLIENT_CALL if named.startswith("ray://") else _CALL
-    if not (heard := _heard(place, call)):
-        whose = "" if asked else ", which RAY_ADDRESS names"
-        what = "correct the address" if asked else "unset RAY_ADDRESS"
+    host = address.removeprefix("ray://").partition("?")[0]
+    if ":" not in host:
+        return address
+    if not _answers(host, _CLIENT_CALL if address.startswith("ray://") else _CALL):
+        source = "" if requested else ", which RAY_ADDRESS names"
+        advice = "correct the address" if requested else "unset RAY_ADDRESS"
         raise RunError(
-            f"no Ray cluster answers at {place}{whose}: start it there, by ray start --head, or {what}"
+            f"no Ray cluster answers at {host}{source}: start it there, by ray start --head, or {advice}"
         )
-    _show_token(place, call, heard)
-    return named
+    return address
 
 
-def _heard(place: str, call: str, token: str = "") -> str:
-    """Call a Ray service at ``HOST:PORT``; return the status of the answer, empty if there is none.
+def _answers(host: str, call: str) -> bool:
+    """Return whether a Ray service answers at ``HOST:PORT``; if it requires a token, make Ray send it.
 
-    An open port is not enough: another program may use it by now.
+    An open port is not enough: it may be of another program. Ray itself waits a minute and a half.
     """
     if os.environ.get("RAY_USE_TLS", "0") not in ("", "0"):
-        return "OK"  # no answer without a certificate
+        return True  # no answer without a certificate
     import grpc
 
-    said = (("authorization", f"Bearer {token}"),) if token else ()
-    with grpc.insecure_channel(place) as channel:
+    with grpc.insecure_channel(host) as channel:
         try:
-            channel.unary_unary(f"/ray.rpc.{call}")(b"", timeout=_PATIENCE, metadata=said)
+            channel.unary_unary(f"/ray.rpc.{call}")(b"", timeout=_PATIENCE)
         except grpc.RpcError as error:
-            status: str = error.code().name
-            return "" if status in ("UNAVAILABLE", "DEADLINE_EXCEEDED") else status
-    return "OK"
+            if error.code().name == "UNAUTHENTICATED":  # by default, Ray sends none to an address
+                os.environ.setdefault("RAY_AUTH_MODE", "token")
+            return error.code().name not in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+    return True
 
 
-def _show_token(place: str, call: str, heard: str) -> None:
-    """Let Ray send the token to a cluster that requires it; raise if it is missing or wrong.
-
-    Ray does not send it by default to a cluster named by its address.
-    """
-    if heard != "UNAUTHENTICATED":
-        return
-    file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()
-    token = os.environ.get("RAY_AUTH_TOKEN") or ""
-    with contextlib.suppress(OSError):
-        token = token or file.read_text().strip()
-    if not token or _heard(place, call, token) == heard:
-        raise RunError(
-            f"the Ray cluster at {place} asks for a token, and this machine has "
-            f"{'another one' if token else 'none'}: copy ~/.ray/auth_token from the machine on which it "
-            "was started, or set RAY_AUTH_TOKEN to what is in it"
-        )
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-
-
-def _own() -> dict[str, Any]:
-    """Return the settings of a new cluster: small, and quiet on a small /dev/shm."""
-    settings: dict[str, Any] = {"include_dashboard": False}
-    settings["object_store_memory"] = _OBJECT_STORE_BYTES
+def _new_cluster() -> dict[str, Any]:
+    """Return the settings of a new cluster: small, and without warnings on a small /dev/shm."""
+    settings: dict[str, Any] = {
+        "include_dashboard": False,
+        "object_store_memory": _OBJECT_STORE_BYTES,
+    }
     with contextlib.suppress(OSError):
         shared = os.statvfs("/dev/shm")
         if shared.f_bavail * shared.f_frsize < 2 * _OBJECT_STORE_BYTES:
-            # Ray would use it too, with a warning.
             settings["_plasma_directory"] = _folder()
     return settings
 
@@ -590,11 +385,10 @@ def _folder() -> str:
 def _running() -> str | None:
     """Return the address of the cluster that ``ray start`` has started here, if it answers.
 
-    Ray's own search takes any cluster, also one that another command has for itself and soon ends.
+    Ray's own search also finds the temporary cluster of another command.
     """
     with contextlib.suppress(OSError, ValueError):
         address = (Path(_folder()) / "ray" / "ray_current_cluster").read_text().strip()
-        if heard := _heard(address, _CALL):
-            _show_token(address, _CALL, heard)
+        if _answers(address, _CALL):
             return address
     return None

@@ -1,7 +1,6 @@
 """Embed images, texts or both ahead of time, into the store."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ from promptboost.pool.io import is_saved_pool, load_pool
 from promptboost.pool.readers import read_sources
 from promptboost.pool.text import clean
 from promptboost.progress import Progress, no_progress
-from promptboost.run.preflight import check_store, pool_for
+from promptboost.run.run_folder import check_store
 
 if TYPE_CHECKING:
     from promptboost.training.pool_rows import PoolTexts
@@ -42,41 +41,50 @@ def embed_data(
     views: int = 0,
     progress: Progress = no_progress,
     device: str | None = None,
-    place: Placement | None = None,
+    placement: Placement | None = None,
     class_names: tuple[str, ...] | None = None,
     say: Say = lambda _: None,
 ) -> dict[str, Any]:
-    """Embed all images of a source and some crops of each, and texts, into the store.
+    """Embed all images of a source, `views` crops of each, and texts, into the store; return a summary.
 
-    `texts` is a file with one text per line, or one of sentences about classes. Of the latter, everything
-    is embedded that a fit with these `settings` reads, for the classes of the source, or those of the file
-    if there are neither source nor `class_names`.
-
-    With a `place` for shards, each shard of images or texts becomes one file in the storage, under a name
-    made of its list and of the encoder; finished ones are not done again. They are added to the store when
-    all are there. `say` is called with a line for people now and then.
+    `texts` is a file with one text per line, or with sentences about classes: of the latter, everything is
+    embedded that a fit with these `settings` reads, for the `class_names`, by default those of the
+    source, else of the file. If the `placement` uses shards, each becomes one file in its storage, only
+    missing ones are computed, and they are added to the store once all exist. `say` is called with
+    status messages.
     """
     if source is None and texts is None:
         raise SettingError("there is nothing to embed: give images, or a file of texts by --texts")
     check_store()
-    settings = settings or FitConfig()
-    if place is not None and place.in_shards:
-        embedder = Embedder.open(encoder, progress=progress, device=device)
-        return _embed_in_shards(
-            source, texts, settings, embedder, views, place, class_names, progress, say
-        )
-    lines = None if texts is None else read_lines(Path(texts))
-    own_names = () if texts is None or lines is not None else own_names_of(texts)
+    lines = None if texts is None else _read_lines(Path(texts))
+    names = class_names or ()
+    if texts is not None and lines is None and source is None and not names:
+        names = _classes_in(texts)
     embedder = Embedder.open(encoder, progress=progress, device=device)
+
+    def pool_of(names: tuple[str, ...]) -> PromptPool:
+        from promptboost.run.fit import pool_for  # loads numba, which images do without
+
+        data = "" if source is None or is_url(source) else source
+        return pool_for((settings or FitConfig()).merged({"prompts": texts}), data, names)
+
+    if placement is not None and placement.in_shards:
+        pool = None
+        if texts is not None and lines is None:
+            if source is not None and not names:
+                labels = {image.label for image in list_items(source, labeled=True)}
+                names = tuple(sorted(labels - {""}))
+            pool = pool_of(names)
+        return _embed_in_shards(source, lines, pool, embedder, views, placement, progress, say)
     data = None if source is None else load_data(source, progress=progress)
     rows = 0 if data is None else embedder.images(data, views=views)[..., 0].size
     text_count = 0
     if lines is not None:
         text_count = len(embedder.texts(lines).matrix)
     elif texts is not None:
-        config = settings.merged({"prompts": texts})
-        names = class_names or (own_names if data is None else data.class_names)
-        text_count = _embed_pool(pool_for(config, source or "", names), embedder)
+        if data is not None and not names:
+            names = data.class_names
+        text_count = _embed_pool(pool_of(names), embedder)
     return {
         "encoder": embedder.id,
         "images": 0 if data is None else len(data),
@@ -93,60 +101,64 @@ def embed_data(
 
 def _embed_in_shards(
     source: str | None,
-    texts: str | None,
-    settings: FitConfig,
+    lines: list[str] | None,
+    pool: PromptPool | None,
     embedder: Embedder,
     views: int,
-    place: Placement,
-    class_names: tuple[str, ...] | None,
+    placement: Placement,
     progress: Progress,
     say: Say,
 ) -> dict[str, Any]:
-    plans: dict[str, ShardPlan] = {}
-    names: tuple[str, ...] | None = None
-    lists: Iterator[list[str]] | None = None
-    if texts is not None:
-        size = place.per_shard or SHARD_TEXTS
-        lists, names = _text_lists(source, texts, settings, size, class_names)
-    if source is not None:
-        plans["images"] = map_images(
-            source, embedder, place, views=views, progress=progress, say=say
+    size = placement.per_shard or SHARD_TEXTS
+    lists = None if lines is None else cut(lines, size)
+    if pool is not None:
+        # Cut within each class, as in a fit, so that the same texts are embedded together.
+        lists = (
+            texts[start : start + size]
+            for texts in map(_pool_texts(pool).distinct, range(len(pool.class_names)))
+            for start in range(0, len(texts), size)
         )
-    out = shard_storage(place)
+    image_plan = text_plan = None
+    if source is not None:
+        image_plan = map_images(
+            source, embedder, placement, views=views, progress=progress, say=say
+        )
+    out = shard_storage(placement)
     if lists is not None:
-        arguments = {"out": out, "encoder": embedder.id, "device": embedder.device}
-        plans["texts"] = map_shards(
+        arguments = {"encoder": embedder.id, "device": embedder.device}
+        text_plan = map_shards(
             lists,
             Job(f"{_WORKERS}:TextShardWorker", arguments, out, device=embedder.device),
             [embedder.fingerprint],
-            place,
+            placement,
             of="texts",
             ending=".texts.safetensors",
             title="embedding texts",
             progress=progress,
             say=say,
         )
-    seconds = sum(plan.outcome.seconds for plan in plans.values() if plan.outcome)
+    plans = [plan for plan in (image_plan, text_plan) if plan is not None]
     record: dict[str, Any] = {
         "encoder": embedder.id,
         "storage": out,
-        "shards": sum(len(plan.units) for plan in plans.values()),
-        "new_shards": sum(plan.new for plan in plans.values()),
+        "shards": sum(len(plan.units) for plan in plans),
+        "new_shards": sum(plan.new for plan in plans),
         "share": None,
-        "seconds": round(seconds, 3),
+        "seconds": round(sum(plan.seconds for plan in plans), 3),
     }
-    if place.share is not None:
-        return {**record, "share": str(place.share), "images": 0, "texts": 0}
+    if placement.share is not None:
+        return {**record, "share": str(placement.share), "images": 0, "texts": 0}
     store = embedder.store or EmbeddingStore()
     images = text_count = StoreCount()
-    if "images" in plans:
-        images = add_images_to_store(store, embedder, plans["images"].results())
-    if "texts" in plans:
-        text_count = add_texts_to_store(store, embedder, plans["texts"].results())
-    if names is not None:
-        from promptboost.baselines.baselines import zero_shot_head
+    if image_plan is not None:
+        images = add_images_to_store(store, embedder, image_plan.results())
+    if text_plan is not None:
+        text_count = add_texts_to_store(store, embedder, text_plan.results())
+    if pool is not None:
+        from promptboost.baselines import zero_shot_head
 
-        zero_shot_head(names, embedder)  # one more text per class, which a fit compares with
+        # One more text per class, for the baseline of a fit.
+        zero_shot_head(pool.class_names, embedder, pool)
     return {
         **record,
         "images": images.items,
@@ -158,16 +170,16 @@ def _embed_in_shards(
     }
 
 
-def shard_storage(place: Placement) -> str:
-    """Return where the results of shards are kept; by default next to the store."""
-    out = place.storage or str(cache_folder() / "shards")
+def shard_storage(placement: Placement) -> str:
+    """Return the folder or URL of shard results; by default next to the store."""
+    out = placement.storage or str(cache_folder() / "shards")
     return out if is_url(out) else os.path.abspath(out)
 
 
 def map_images(
     source: str,
     embedder: Embedder,
-    place: Placement,
+    placement: Placement,
     *,
     views: int = 0,
     labeled: bool = False,
@@ -175,9 +187,8 @@ def map_images(
     say: Say,
 ) -> ShardPlan:
     """Embed the images of a source in shards; `labeled` ones with labels and thumbnails."""
-    out, size = shard_storage(place), place.per_shard or SHARD_IMAGES
+    size = placement.per_shard or SHARD_IMAGES
     arguments = {
-        "out": out,
         "encoder": embedder.id,
         "device": embedder.device,
         "views": views,
@@ -185,72 +196,27 @@ def map_images(
     }
     plan = map_shards(
         cut(list_items(source, labeled=labeled, table_rows=size), size),
-        Job(f"{_WORKERS}:ImageShardWorker", arguments, out, device=embedder.device),
+        Job(
+            f"{_WORKERS}:ImageShardWorker",
+            arguments,
+            shard_storage(placement),
+            device=embedder.device,
+        ),
         [embedder.fingerprint, f"views {views}", f"labeled {labeled}"],
-        place,
+        placement,
         of="images",
         ending=".images.safetensors",
         title="embedding images",
         progress=progress,
         say=say,
     )
-    if not plan.units and place.share is None:
+    if not plan.units and placement.share is None:
         raise DataError(f"there are no images in {source}")
     return plan
 
 
-def _text_lists(
-    source: str | None,
-    texts: str,
-    settings: FitConfig,
-    size: int,
-    names: tuple[str, ...] | None,
-) -> tuple[Iterator[list[str]], tuple[str, ...] | None]:
-    """Return shards of texts: lines, or what a fit reads of a pool, and the classes of that."""
-    file = Path(texts)
-    if _is_lines(file):
-        return cut(_lines(file), size), None
-    if names is None and source is None:
-        names = own_names_of(texts)
-    elif names is None and source is not None:
-        names = tuple(sorted({item.label for item in list_items(source, labeled=True)} - {""}))
-    assert names is not None
-    pool = pool_for(
-        settings.merged({"prompts": texts}),
-        "" if source is None or is_url(source) else source,
-        names,
-    )
-    return _pool_lists(texts_of(pool), size), names
-
-
-def _pool_lists(texts: "PoolTexts", size: int) -> Iterator[list[str]]:
-    """Cut the texts of each class where a fit cuts them, so that the same texts are embedded together."""
-    for k in range(len(texts.class_names)):
-        distinct = texts.distinct(k)
-        for start in range(0, len(distinct), size):
-            yield distinct[start : start + size]
-
-
-def _is_lines(file: Path) -> bool:
-    """Return whether a file has one text per line, rather than sentences about classes."""
-    if file.suffix.lower() != ".txt":
-        return False
-    if not file.exists() or file.stat().st_size < 1 << 20:
-        return read_lines(file) is not None  # read fully, so that all faults are found
-    with open(file, encoding="utf-8-sig") as lines:
-        return "\t" not in next(lines, "")
-
-
-def _lines(file: Path) -> Iterator[str]:
-    """Return the texts of a file one after the other."""
-    with open(file, encoding="utf-8-sig") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield clean(line.rstrip("\n"), where=f"line {number} of {file}")
-
-
-def read_lines(file: Path) -> list[str] | None:
-    """Read a file of one text per line; None for files of sentences about classes."""
+def _read_lines(file: Path) -> list[str] | None:
+    """Read a file of one text per line; return None for a file of sentences about classes."""
     if file.suffix.lower() != ".txt":
         return None
     content = read_text(file)
@@ -263,8 +229,8 @@ def read_lines(file: Path) -> list[str] | None:
     return texts
 
 
-def own_names_of(file: str) -> tuple[str, ...]:
-    """Return the classes that a file of sentences names; it is read fully, so that faults are found."""
+def _classes_in(file: str) -> tuple[str, ...]:
+    """Return the class names in a file of sentences."""
     if is_saved_pool(file):
         return load_pool(file).class_names
     names = dict.fromkeys(name for source in read_sources(file) for name in source.sentences)
@@ -273,8 +239,8 @@ def own_names_of(file: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def texts_of(pool: PromptPool) -> "PoolTexts":
-    """Return the texts of a pool; unlike for a fit, it need not have templates."""
+def _pool_texts(pool: PromptPool) -> "PoolTexts":
+    """Return the texts of a pool; unlike for a fit, it may have no templates."""
     from promptboost.training.pool_rows import PoolTexts
 
     names = pool.class_names
@@ -283,29 +249,21 @@ def texts_of(pool: PromptPool) -> "PoolTexts":
 
 
 def _embed_pool(pool: PromptPool, embedder: Embedder) -> int:
-    """Embed the texts of a pool class by class, as a fit does; return how many they are."""
-    from promptboost.baselines.baselines import zero_shot_head
+    """Embed the texts of a pool class by class, as a fit does; return their number."""
+    from promptboost.baselines import zero_shot_head
     from promptboost.training.pool_rows import encode_by
 
-    texts = texts_of(pool)
-    total = len(texts.class_names)
-    encode = encode_by(embedder)
-
-    def counted(wanted: list[str]) -> Any:
-        nonlocal total
-        total += len(wanted)
-        return encode(wanted)
-
-    for _ in texts.blocks(counted):
+    texts = _pool_texts(pool)
+    for _ in texts.blocks(encode_by(embedder)):
         pass
-    zero_shot_head(
-        texts.class_names, embedder
-    )  # one more text per class, which a fit compares with
-    return total
+    # One more text per class, for the baseline of a fit.
+    zero_shot_head(texts.class_names, embedder, pool)
+    number = len(texts.class_names)
+    return number + sum(len(texts.distinct(k)) for k in range(number))
 
 
 def embedded(record: dict[str, Any]) -> str:
-    """Return in one line what was embedded, and how much of it was new."""
+    """Return one line with what was embedded, and how much of it was new."""
     if "shards" in record and record.get("share"):
         return part_done(record)
     parts = []
@@ -319,11 +277,11 @@ def embedded(record: dict[str, Any]) -> str:
 
 
 def part_done(record: dict[str, Any]) -> str:
-    """Return in one line what a part of a job has done, and what comes next."""
+    """Return one line with what a share of a job has done, and the next step."""
     done = (
         f"part {record['share']}: {count(record['shards'], 'shard')} done, in {record['storage']}"
     )
-    return f"{done}; when all parts are, type the same with --merge in place of --shard"
+    return f"{done}; when all parts are done, run the same command with --merge instead of --shard"
 
 
 def _shares(total: int, new: int) -> str:

@@ -1,6 +1,6 @@
-"""Engines carry out units of work, in this process or on Ray, with the same files in the end.
+"""Engines process units of work in this process or on Ray, and write the same files.
 
-A unit is a shard or a cell: its result is one file, whose name is a digest of everything it depends on.
+A unit is a shard or a cell. Its result is one file, whose name is a digest of everything it depends on.
 """
 
 import errno
@@ -10,53 +10,37 @@ import itertools
 import re
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 
 from promptboost.distributed.storage import Storage
 from promptboost.errors import PromptBoostError, RunError, SettingError
-from promptboost.progress import Advance
 
 Say = Callable[[str], None]
 
 
 class UnitError(PromptBoostError):
-    """A unit fails wherever it is tried: it is reported, and not tried again."""
+    """A unit that fails on every machine; it is reported and not retried."""
 
 
 class WorkUnit(msgspec.Struct, frozen=True):
-    """One piece of work, small enough to send: its result, and where its inputs are."""
+    """One unit of work: the name of its result file, and the argument for the worker."""
 
-    name: str  # of the result file: a digest of all that the content depends on
-    order: Any = None  # arguments for the worker: numbers, names, paths in storage; never vectors
+    name: str  # a digest of everything that the result depends on
+    order: Any = None  # small and serializable: numbers, names, paths; no embeddings
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What the units of one command have in common.
+    """Settings shared by all units of a command."""
 
-    Attributes
-    ----------
-    worker : str
-        The class that does them, as ``"promptboost.package.module:Class"``. It is created with the
-        settings, once in each process.
-    settings : dict
-        Its arguments, serializable as JSON.
-    out : str
-        The folder or URL of the results.
-    folder : str
-        The folder below it that holds them.
-    device : str, optional
-        Where workers compute; on ``"cpu"`` they reserve no GPU.
-    """
-
-    worker: str
-    settings: dict[str, Any]
-    out: str
-    folder: str = "units"
-    device: str | None = None
+    worker: str  # its class, "promptboost.package.module:Class"; created once per process
+    settings: dict[str, Any]  # its arguments, serializable as JSON
+    out: str  # folder or URL of the results
+    folder: str = "units"  # subfolder of the result files
+    device: str | None = None  # on "cpu", workers reserve no GPU
 
     @property
     def storage(self) -> Storage:
@@ -73,174 +57,76 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What comes back for a unit; its result is in storage."""
+    """The outcome of one unit; its result is in storage."""
 
     name: str
-    items: int = 0  # images, texts or cells in it
     seconds: float = 0.0
-    problem: str | None = None  # why it failed
-    final: bool = False  # whether it would fail elsewhere too
+    problem: str | None = None  # the error message of a failed unit
+    final: bool = False  # whether retrying is useless
     node: str = ""
 
 
-class UnitResult(msgspec.Struct, frozen=True):
-    """The content of a result file, and the number of items in it."""
-
-    content: bytes
-    items: int = 1
-
-
 class Worker(Protocol):
-    """Does units one after the other; what it needs is loaded once."""
+    """Processes units one after the other; models are loaded once."""
 
-    def do(self, order: Any) -> UnitResult:
-        """Do one unit."""
-
-
-class ResidentLostError(Exception):
-    """A process has ended, and the state of its resident is lost."""
-
-
-class Residents(Protocol):
-    """Objects that keep state between calls, each in a process of its own."""
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-
-    def share(self, value: Any) -> Any:
-        """Return a reference to a value that is sent to several residents."""
-
-    def ask(self, number: int, call: str, *given: Any) -> Callable[[], Any]:
-        """Call a method of one resident, and return a function for its result or ResidentLostError.
-
-        Calls to one resident run in order, those to several at once.
-        """
-
-    def end(self) -> None:
-        """End them."""
-
-
-class LocalResidents:
-    """Residents of this process, which answer at once.
-
-    Examples
-    --------
-    >>> numbers = LocalResidents([[3, 1, 2]])
-    >>> numbers.ask(0, "index", 2)()
-    2
-    """
-
-    def __init__(self, residents: Sequence[Any]) -> None:
-        self._residents = list(residents)
-
-    def __len__(self) -> int:
-        return len(self._residents)
-
-    def share(self, value: Any) -> Any:
-        """Return the value itself."""
-        return value
-
-    def ask(self, number: int, call: str, *given: Any) -> Callable[[], Any]:
-        """Call a method at once."""
-        answer = getattr(self._residents[number], call)(*given)
-        return lambda: answer
-
-    def end(self) -> None:
-        """Remove them."""
-        self._residents.clear()
+    def do(self, order: Any) -> bytes:
+        """Process one unit; return the content of its result file."""
 
 
 class Engine(Protocol):
-    """Carries out units and returns receipts as they come."""
+    """Processes units and returns receipts as they finish."""
 
     def carry_out(
         self, job: Job, units: Iterable[WorkUnit], worker: Worker | None = None
     ) -> Iterator[Receipt]:
-        """Do units lazily; a failed one has a receipt too.
-
-        An existing `worker` is used where the work is done in this process.
-        """
-
-    def residents(self, path: str, settings: dict[str, Any], most: int) -> Residents:
-        """Create at most `most` objects of a class, ``"promptboost.package.module:Class"``.
-
-        They end when the engine gets other work.
-        """
+        """Process units lazily; an engine in this process uses an existing `worker`."""
 
     def close(self) -> None:
-        """End every process it has started."""
-
-
-@dataclass
-class Outcome:
-    """A summary of the units of a job."""
-
-    units: int = 0
-    done_before: int = 0
-    items: int = 0
-    seconds: float = 0.0  # of all workers together
-    failed: list[Receipt] = field(default_factory=list)
+        """End all processes of the engine."""
 
 
 class LocalEngine:
-    """Does all units in this process, one after the other."""
+    """Processes all units in this process, one after the other."""
 
     def carry_out(
         self, job: Job, units: Iterable[WorkUnit], worker: Worker | None = None
     ) -> Iterator[Receipt]:
-        """Do units in order; a full disk ends it, as there is no other to write to."""
+        """Process units in order; raise RunError if the disk is full."""
         for unit in units:
             worker = worker or make_worker(job)
             try:
                 receipt = carry_out(job, worker, unit)
             except Exception as error:
-                if isinstance(error, OSError) and (full := full_disk(job, error)) is not None:
-                    raise full from error
+                if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise RunError(
+                        f"{error.strerror}, in {job.out} or in the embedding cache. Finished work is "
+                        "kept: free some space and run the same command again"
+                    ) from error
                 receipt = failed(unit, error)
             yield receipt
-
-    def residents(self, path: str, settings: dict[str, Any], most: int) -> Residents:
-        """Create one object here."""
-        return LocalResidents([load_attribute(path)(**settings)])
 
     def close(self) -> None:
         """Do nothing: no process was started."""
 
 
-def full_disk(job: Job, error: OSError) -> RunError | None:
-    """Return the error to raise for a full disk; None for other errors."""
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-        return None
-    return RunError(
-        f"{error.strerror}, in {job.out} or in the embedding cache. Finished work is kept: free some "
-        "space and run the same command again"
-    )
-
-
-def load_attribute(path: str) -> Any:
-    """Import ``"promptboost.package.module:name"``, and nothing outside of promptboost."""
-    module, _, name = path.partition(":")
-    if not module.startswith("promptboost."):
-        raise ValueError(f"{path} is not a part of promptboost")
-    return getattr(importlib.import_module(module), name)
-
-
 def make_worker(job: Job) -> Worker:
-    """Create the worker of a job."""
-    worker: Worker = load_attribute(job.worker)(**job.settings)
+    """Import and create the worker of a job; nothing outside of promptboost is imported."""
+    module, _, name = job.worker.partition(":")
+    if not module.startswith("promptboost."):
+        raise ValueError(f"{job.worker} is not a part of promptboost")
+    worker: Worker = getattr(importlib.import_module(module), name)(**job.settings)
     return worker
 
 
 def carry_out(job: Job, worker: Worker, unit: WorkUnit) -> Receipt:
-    """Do one unit and write its result atomically; an existing result is left as it is."""
+    """Process one unit and write its result atomically, unless the result exists."""
     storage, node = job.storage, socket.gethostname()
     if job.path(unit) in storage:
         return Receipt(name=unit.name, node=node)
     start = time.perf_counter()
-    result = worker.do(unit.order)
-    storage.write(job.path(unit), result.content)
+    storage.write(job.path(unit), worker.do(unit.order))
     seconds = time.perf_counter() - start
-    return Receipt(name=unit.name, items=result.items, seconds=seconds, node=node)
+    return Receipt(name=unit.name, seconds=seconds, node=node)
 
 
 def failed(unit: WorkUnit, error: Exception) -> Receipt:
@@ -255,7 +141,7 @@ def failed(unit: WorkUnit, error: Exception) -> Receipt:
 
 
 def unit_name(parts: Iterable[str | bytes], ending: str) -> str:
-    """Return a file name from a digest of all that a result depends on.
+    """Return a file name that is a digest of everything a result depends on.
 
     Examples
     --------
@@ -272,15 +158,7 @@ def unit_name(parts: Iterable[str | bytes], ending: str) -> str:
 
 @dataclass(frozen=True)
 class Share:
-    """One of several equal parts of the units, for schedulers that start the same command n times.
-
-    Examples
-    --------
-    >>> Share.parse("2/8")
-    Share(number=2, of=8)
-    >>> list(Share(2, 8).of_units(range(20)))
-    [2, 10, 18]
-    """
+    """One of n equal shares of the units, for schedulers that start the same command n times."""
 
     number: int
     of: int
@@ -305,36 +183,20 @@ class Share:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where units are carried out, and which of them.
+    """Where units are processed, and which of them."""
 
-    Parameters
-    ----------
-    on, workers, cores
-        As for :func:`open_engine`.
-    share : Share, optional
-        Do only a part, in this process.
-    merge : bool, default=False
-        Do nothing, and merge the results of all parts.
-    storage : str, optional
-        The folder or URL of shard results, visible to all machines; each command has a default. Cells are
-        in the folder of their comparison.
-    per_shard : int, optional
-        The approximate number of images or texts per shard; another number makes other shards.
-
-    Examples
-    --------
-    >>> Placement().elsewhere, Placement("ray").elsewhere, Placement(share=Share(0, 2)).in_parts
-    (False, True, True)
-    >>> Placement().in_shards, Placement(storage="s3://bucket/work").in_shards
-    (False, True)
-    """
-
+    # ``"local"``: this process. ``"ray"``: the running Ray cluster, or a new one on this machine.
+    # ``"ray://HOST:PORT"``: a remote cluster.
     on: str = "local"
+    # number of worker processes; by default one per GPU, or as many as the cores allow
     workers: int | None = None
-    cores: int | None = None
-    share: Share | None = None
-    merge: bool = False
+    cores: int | None = None  # cores per worker; by default 1
+    share: Share | None = None  # process only this share, in this process
+    merge: bool = False  # only merge the results of all shares
+    # the folder or URL of shard results, visible to all machines. Each command has a default; cells
+    # are stored in the folder of their comparison.
     storage: str | None = None
+    # the approximate number of images or texts per shard; changing it changes all shards
     per_shard: int | None = None
 
     def __post_init__(self) -> None:
@@ -349,12 +211,12 @@ class Placement:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether other processes do the work."""
+        """Whether the work is done by other processes."""
         return self.on != "local"
 
     @property
     def in_parts(self) -> bool:
-        """Whether the same command is started several times, with a part of the units each."""
+        """Whether the command is started several times, once per share."""
         return self.share is not None or self.merge
 
     @property
@@ -364,74 +226,13 @@ class Placement:
         return stored or self.elsewhere or self.in_parts
 
     def engine(self, say: Say = lambda _: None) -> Engine:
-        """Open the engine; `say` is called with a line for people now and then."""
-        return open_engine(self.on, workers=self.workers, cores=self.cores, say=say)
+        """Open the engine; `say` is called with status messages.
 
-
-def open_engine(
-    on: str = "local",
-    *,
-    workers: int | None = None,
-    cores: int | None = None,
-    say: Say = lambda _: None,
-) -> Engine:
-    """Open an engine by its name.
-
-    Parameters
-    ----------
-    on : str
-        ``"local"``: this process. ``"ray"``: the running Ray cluster, else a new one on this machine that
-        ends with the command. ``"ray://HOST:PORT"``: a cluster elsewhere.
-    workers : int, optional
-        How many processes work; by default as many as there are GPUs, or cores by `cores`.
-    cores : int, optional
-        Cores for each worker; by default 1.
-    say : callable, optional
-        Called with a line for people now and then.
-
-    Examples
-    --------
-    >>> open_engine("local").close()
-    """
-    if on == "local":
-        return LocalEngine()
-    if on == "ray" or on.startswith("ray://"):
+        A Ray cluster that is started for it ends with it.
+        """
+        if not self.elsewhere:
+            return LocalEngine()
         from promptboost.distributed.cluster import RayEngine
 
-        return RayEngine(None if on == "ray" else on, workers=workers, cores=cores or 1, say=say)
-    raise SettingError(f"on is {on!r}; give local, ray, or ray://HOST:PORT")
-
-
-def run_units(
-    engine: Engine,
-    job: Job,
-    units: Iterable[WorkUnit],
-    *,
-    advance: Advance | None = None,
-    worker: Worker | None = None,
-    each: Callable[[Receipt], None] = lambda _: None,
-) -> Outcome:
-    """Do the units without a result, and return a summary.
-
-    `advance` is called with the number of items done, and `each` with every receipt. An existing `worker`
-    is used by an engine that works in this process.
-    """
-    outcome, done = Outcome(), job.done()
-
-    def missing() -> Iterator[WorkUnit]:
-        for unit in units:
-            outcome.units += 1
-            if unit.name in done:
-                outcome.done_before += 1
-            else:
-                yield unit
-
-    for receipt in engine.carry_out(job, missing(), worker):
-        outcome.items += receipt.items
-        outcome.seconds += receipt.seconds
-        if receipt.problem is not None:
-            outcome.failed.append(receipt)
-        if advance is not None:
-            advance(receipt.items)
-        each(receipt)
-    return outcome
+        address = None if self.on == "ray" else self.on
+        return RayEngine(address, workers=self.workers, cores=self.cores or 1, say=say)

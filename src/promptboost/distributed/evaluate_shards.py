@@ -1,8 +1,8 @@
-"""Evaluation in shards: many processes read, check and embed labeled images."""
+"""Evaluation on labeled images that are read and embedded in shards."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -19,35 +19,37 @@ from promptboost.encoders.base import UnitRows
 from promptboost.errors import DataError
 from promptboost.progress import Progress, no_progress
 from promptboost.run.evaluate import Write, evaluate_images, open_run, with_classes
+from promptboost.run.predict import LoadOptions
 
 
 def evaluate_in_shards(
     run: Path,
     source: str,
-    place: Placement,
+    placement: Placement,
     *,
     min_probability: float | None = None,
     write: Write | None = None,
     progress: Progress = no_progress,
-    device: str | None = None,
     say: Say = lambda _: None,
-    **options: Any,
+    **options: Unpack[LoadOptions],
 ) -> dict[str, Any]:
     """Evaluate a run on labeled images that are read and embedded in shards, without the store.
 
-    Without shards, :func:`~promptboost.run.evaluate.evaluate_run` returns the same. A share of the work
-    returns a record of what it has done. `say` is called with a line for people now and then; other
-    options are those of :func:`~promptboost.run.predict.open_classifier`.
+    The results are those of :func:`~promptboost.run.evaluate.evaluate_run`. A share of the work returns a
+    summary of its shards. `say` is called with status messages.
     """
-    options |= {"progress": progress, "device": device}
-    folder, classifier = open_run(run, min_probability, **options)
+    folder, classifier = open_run(run, min_probability, progress, **options)
     plans = [
-        map_images(source, embedder, place, labeled=True, progress=progress, say=say)
+        map_images(source, embedder, placement, labeled=True, progress=progress, say=say)
         for embedder in classifier.embedders
     ]
-    if place.share is not None:
+    if placement.share is not None:
         shards = sum(len(plan.units) for plan in plans)
-        return {"share": str(place.share), "shards": shards, "storage": shard_storage(place)}
+        return {
+            "share": str(placement.share),
+            "shards": shards,
+            "storage": shard_storage(placement),
+        }
     data, position, rows = _read(source, plans)
     measured = data.of_split("test") if "test" in data.splits else data
     measured = with_classes(measured, classifier.class_names)
@@ -86,15 +88,13 @@ def _read(
         small = None if image.no_thumbnail else thumbnails[index].tobytes()
         images.append(labeled.with_known(digests[index].tobytes(), small))
     listing = Dataset.unchecked(images, listing_bad)
-    if not listing.class_names:
-        raise DataError("there are no images; give at least one for each class")
     data = without_bad(listing, unreadable, "skip")
     rows = [np.concatenate([shard.rows[:, 0] for shard in shards]) for shards in (first, *others)]
     return data, {image.name: i for i, image in enumerate(listed)}, rows
 
 
 def _path(source: str, name: str) -> Path | None:
-    """Return the path of an image on this machine; None for one at a URL or inside a file."""
+    """Return the path of a local image; None for one at a URL or inside a file."""
     if is_url(source):
         return None
     path = Path(source)

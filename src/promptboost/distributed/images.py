@@ -1,30 +1,31 @@
-"""Listings of images, and reading them: folders, manifests, Parquet files and tars, by path or URL.
+"""Streaming lists of images, and readers: folders, manifests, Parquet files and tars, by path or URL.
 
-A listing is never in memory as a whole: only one folder of it, or one line of a manifest. Parquet files and
-tars are opened by the worker that reads them; a listing holds parts of them.
+Only one folder or one line of a manifest is in memory. Parquet files and tars are opened by the workers
+that read them; a list holds parts of them.
 """
 
 import io
-import json
 import os
-import posixpath
 import stat
-import tarfile
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path, PurePosixPath
 from platform import node
 from typing import Any
 
 import msgspec
 
+from promptboost.data.containers import IMAGE_COLUMNS
 from promptboost.data.dataset import LabeledImage, split_name
-from promptboost.data.decode import BadImage, reason_for
+from promptboost.data.decode import MAX_DECODED, MAX_GROWTH, BadImage, reason_for
 from promptboost.data.manifest import MANIFEST_ENDINGS, cell_text, manifest_rows, split_of
 from promptboost.data.source import COMPANIONS, NO_CLASS, DataSource
+from promptboost.data.webdataset import ARCHIVE, archive_images
 from promptboost.distributed.storage import (
     FileRefusedError,
     StorageError,
@@ -32,102 +33,76 @@ from promptboost.distributed.storage import (
     open_url,
     reaching,
 )
-from promptboost.errors import DataError, MissingExtraError, count
+from promptboost.errors import DataError, MissingExtraError, count, human_bytes, install_command
 from promptboost.io import open_regular
 
 TABLE = ".parquet"
-ARCHIVE = ".tar"
 #: Rows of a Parquet file that make one item of a listing.
 TABLE_ROWS = 512
-#: Columns with the content of an image, by priority: bytes, or records of bytes and path.
-IMAGE_COLUMNS = ("image", "jpg", "jpeg", "png", "webp", "bytes", "content")
-# Endings of the members of a tar.
-_LABEL_ENDINGS = ("cls", "txt")
-_IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm")
 _ROWS_AT_ONCE = 64
 # Files that are downloaded while others are decoded.
 _AHEAD = 32
 
 
 class ImageItem(msgspec.Struct, frozen=True, array_like=True):
-    """One image of a listing, or a part of a file that holds many.
-
-    Examples
-    --------
-    >>> msgspec.json.encode(ImageItem("cat/1.png", "photos/cat/1.png", "310-17", label="cat"))
-    b'["cat/1.png","photos/cat/1.png","310-17","cat","",null,""]'
-    """
+    """A listed image, or a part of a file with many images."""
 
     name: str  # in results
-    place: str  # the path or URL of its file, or of the file that holds it
-    state: str = ""  # changes with the content: size and time of change, or an ETag
+    path: str  # the path or URL of its file, or of the file that contains it
+    state: str = ""  # changes with the content: size and modification time, or an ETag
     label: str = ""
     split: str = ""
-    rows: tuple[int, int] | None = None  # of a Parquet file: from … to …
-    problem: str = ""  # why there is no image
+    rows: tuple[int, int] | None = None  # start and end in a Parquet file
+    problem: str = ""  # why it cannot be read
 
     @property
     def holds_many(self) -> bool:
         """Whether it is a part of a Parquet file, or a tar."""
-        return self.rows is not None or self.place.lower().endswith(ARCHIVE)
+        return self.rows is not None or self.path.lower().endswith(ARCHIVE)
 
 
 def list_items(
     sources: str | Sequence[str], *, labeled: bool = False, table_rows: int = TABLE_ROWS
 ) -> Iterator[ImageItem]:
-    """List images in an order that depends on nothing but their names.
+    """List images in an order that depends only on their names.
 
-    Parameters
-    ----------
-    sources : str or sequence of str
-        Folders, images, manifests (CSV or JSON Lines), Parquet files and tars, each a path or a URL.
-        The files of a folder come in the order of their names, folder by folder.
-    labeled : bool, default=False
-        Whether every image needs a label: its folder, a column, or the ``cls`` member of a tar. Names are
-        then relative to the folder, as in ``fit``.
-    table_rows : int
-        Rows of a Parquet file that make one item.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as root:
-    ...     for name in ("b.png", "a.png", "notes.txt"):
-    ...         _ = (Path(root) / name).write_bytes(b"")
-    ...     [Path(item.name).name for item in list_items(root)]
-    ['a.png', 'b.png']
+    Sources are folders, images, manifests (CSV or JSON Lines), Parquet files and tars, each a path or a
+    URL; the files of a folder are sorted by name, folder by folder. With `labeled`, every image must
+    have a label (its folder, a column, or the ``cls`` member of a tar), and names are relative to the
+    folder, as in ``fit``. `table_rows` is the number of rows of a Parquet file per listed part.
     """
     for source in [sources] if isinstance(sources, str) else sources:
-        for item in _items_of(os.fspath(source), labeled):
-            if PurePosixPath(item.place).suffix.lower() != TABLE:
-                yield item
+        for image in _items_of(os.fspath(source), labeled):
+            if PurePosixPath(image.path).suffix.lower() != TABLE:
+                yield image
                 continue
-            total = table_length(item.place)
+            with _open(image.path) as file:
+                total = int(_parquet(file, image.path).metadata.num_rows)
             for start in range(0, total, table_rows):
                 rows = (start, min(total, start + table_rows))
-                yield msgspec.structs.replace(item, rows=rows)
+                yield msgspec.structs.replace(image, rows=rows)
 
 
 def _items_of(source: str, labeled: bool) -> Iterator[ImageItem]:
     if not is_url(source) and (parsed := DataSource.parse(source)).benchmark is not None:
         for image in parsed.load(check=False).images:
             path = str(image.source)
-            entry = _LocalFiles().entry(path)
+            entry = _Files().entry(path)
             state = "" if entry is None else entry.state
             yield ImageItem(image.id, path, state, image.label, image.split or "")
         return
     if source == "emoji":
         raise DataError("the emoji are for one process: leave out --on, --shard and --storage")
-    files: _Files = _RemoteFiles.of(source) if is_url(source) else _LocalFiles()
+    files = _Files.of(source)
     root = files.root(source)
     entry = files.entry(root)
-    # What names begin with, as where images are predicted one by one.
+    # The prefix of names, as in predictions without shards.
     name = source.rstrip("/") if is_url(source) else Path(source).as_posix()
     suffix = PurePosixPath(root).suffix.lower()
     if entry is None:
         if labeled or is_url(source):
             raise DataError(f"{source} does not exist; give a folder, a manifest, Parquet or tars")
-        yield ImageItem(source, root)  # as in `predict`, its record names the error
+        yield ImageItem(source, root)  # its prediction records the error
     elif entry.is_folder:
         yield from _labeled_folder(files, root) if labeled else _walk(files, root, name)
     elif suffix in MANIFEST_ENDINGS:
@@ -143,89 +118,67 @@ class _Entry:
     name: str
     is_folder: bool
     state: str = ""
-    identity: tuple[int, int] | None = None  # of a local folder, which a link may lead back to
-
-
-class _LocalFiles:
-    """The files of this machine, and of its mounts."""
-
-    def root(self, source: str) -> str:
-        return os.path.abspath(source)  # other processes have other working directories
-
-    def url(self, path: str) -> str:
-        return path
-
-    def open(self, path: str) -> Any:
-        return open(path, "rb")
-
-    def entry(self, path: str) -> _Entry | None:
-        try:
-            status = os.stat(path)
-        except FileNotFoundError:
-            return None
-        return self._entry(Path(path).name, status)
-
-    def entries(self, folder: str) -> list[_Entry]:
-        listed = []
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                try:
-                    listed.append(self._entry(entry.name, entry.stat()))
-                except OSError:  # a broken link: it is listed, and cannot be read
-                    listed.append(_Entry(entry.name, False))
-        return sorted(listed, key=lambda entry: entry.name)
-
-    def _entry(self, name: str, status: os.stat_result) -> _Entry:
-        if stat.S_ISDIR(status.st_mode):
-            return _Entry(name, True, identity=(status.st_dev, status.st_ino))
-        return _Entry(name, False, f"{status.st_size}-{status.st_mtime_ns}")
+    identity: tuple[int, int] | None = None  # of a local folder, to detect cyclic links
 
 
 @dataclass(frozen=True)
-class _RemoteFiles:
-    """The files at a URL."""
+class _Files:
+    """Local files, or those of a file system of fsspec."""
 
-    system: Any
-    protocol: str
+    system: Any = None
+    protocol: str = ""
 
     @classmethod
-    def of(cls, source: str) -> "_RemoteFiles":
-        return cls(open_url(source)[0], source.partition("://")[0])
+    def of(cls, source: str) -> "_Files":
+        return cls(open_url(source)[0], source.partition("://")[0]) if is_url(source) else cls()
 
     def root(self, source: str) -> str:
-        return open_url(source)[1]
+        # Absolute: other processes have other working directories.
+        return open_url(source)[1] if self.system else os.path.abspath(source)
 
     def url(self, path: str) -> str:
-        return f"{self.protocol}://{path.lstrip('/') if self.protocol != 'memory' else path}"
-
-    def open(self, path: str) -> Any:
-        with reaching(self.url(path)):
-            return self.system.open(path, "rb")
+        if not self.system:
+            return path
+        return f"{self.protocol}://{path if self.protocol == 'memory' else path.lstrip('/')}"
 
     def entry(self, path: str) -> _Entry | None:
         try:
+            if not self.system:
+                return _local_entry(path)
             with reaching(self.url(path)):
-                info = self.system.info(path)
+                return _remote_entry(self.system.info(path))
         except FileNotFoundError:
             return None
-        return self._entry(info)
 
     def entries(self, folder: str) -> list[_Entry]:
+        if not self.system:
+            return [_listed_entry(f"{folder}/{name}") for name in sorted(os.listdir(folder))]
         with reaching(self.url(folder)):
             infos = self.system.ls(folder, detail=True)
-        itself = folder.rstrip("/")
-        listed = [self._entry(info) for info in infos if info["name"].rstrip("/") != itself]
+        folder = folder.rstrip("/")
+        listed = [_remote_entry(info) for info in infos if info["name"].rstrip("/") != folder]
         return sorted(listed, key=lambda entry: entry.name)
 
-    def _entry(self, info: dict[str, Any]) -> _Entry:
-        name = info["name"].rstrip("/").rpartition("/")[2]
-        if info["type"] == "directory":
-            return _Entry(name, True)
-        tags = (info[key] for key in ("ETag", "etag", "mtime", "created") if info.get(key))
-        return _Entry(name, False, f"{info.get('size')}-{str(next(tags, '')).strip(chr(34))}")
+
+def _local_entry(path: str) -> _Entry:
+    status, name = os.stat(path), Path(path).name
+    if stat.S_ISDIR(status.st_mode):
+        return _Entry(name, True, identity=(status.st_dev, status.st_ino))
+    return _Entry(name, False, f"{status.st_size}-{status.st_mtime_ns}")
 
 
-_Files = _LocalFiles | _RemoteFiles
+def _listed_entry(path: str) -> _Entry:
+    with suppress(OSError):
+        return _local_entry(path)
+    return _Entry(Path(path).name, False)  # a broken link: listed, but unreadable
+
+
+def _remote_entry(info: Mapping[str, Any]) -> _Entry:
+    name = info["name"].rstrip("/").rpartition("/")[2]
+    if info["type"] == "directory":
+        return _Entry(name, True)
+    tags = (info[key] for key in ("ETag", "etag", "mtime", "created") if info.get(key))
+    return _Entry(name, False, f"{info.get('size')}-{str(next(tags, '')).strip(chr(34))}")
 
 
 def _walk(
@@ -255,7 +208,7 @@ def _walk(
 
 
 def _labeled_folder(files: _Files, root: str) -> Iterator[ImageItem]:
-    """List images with their folder as label, possibly below folders of splits."""
+    """List images labeled by their folder, possibly below folders of splits."""
     tops = [entry for entry in files.entries(root) if not entry.name.startswith(".")]
     folders = [entry for entry in tops if entry.is_folder]
     layered = bool(folders) and all(
@@ -264,41 +217,42 @@ def _labeled_folder(files: _Files, root: str) -> Iterator[ImageItem]:
         for entry in folders
     )
     depth = 2 if layered else 1
-    for item in _walk(files, root, ""):
-        name = item.name.removeprefix("/")
+    for image in _walk(files, root, ""):
+        name = image.name.removeprefix("/")
         folder_names = name.split("/")[:-1]
-        if item.problem or PurePosixPath(name).suffix.lower() in (TABLE, ARCHIVE):
-            yield msgspec.structs.replace(item, name=item.place)
+        if image.problem or PurePosixPath(name).suffix.lower() in (TABLE, ARCHIVE):
+            yield msgspec.structs.replace(image, name=image.path)
         elif len(folder_names) < depth:
-            yield msgspec.structs.replace(item, name=item.place, problem=NO_CLASS)
+            yield msgspec.structs.replace(image, name=image.path, problem=NO_CLASS)
         else:
             split = split_name(folder_names[0]) or "" if layered else ""
             label = folder_names[depth - 1]
-            yield msgspec.structs.replace(item, name=name, label=label, split=split)
+            yield msgspec.structs.replace(image, name=name, label=label, split=split)
 
 
 def _manifest(files: _Files, path: str, labeled: bool) -> Iterator[ImageItem]:
     """List the images of a manifest, line by line; paths are relative to its folder."""
     folder = path.rpartition("/")[0]
     needed = ("path", "label") if labeled else ("path",)
-    with files.open(path) as file:
+    with _open(files.url(path)) as file:
         lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
         try:
             for where, row in manifest_rows(lines, PurePosixPath(path).name, needed):
                 text = cell_text(row, "path", where).replace("\\", "/")
                 if is_url(text):
-                    place = text
+                    image_path = text
                 elif not folder or text.startswith("/"):
-                    place = files.url(text)
+                    image_path = files.url(text)
                 else:
-                    place = files.url(os.path.normpath(f"{folder}/{text}"))
+                    image_path = files.url(os.path.normpath(f"{folder}/{text}"))
                 label = cell_text(row, "label", where) if labeled else ""
                 split = split_of(row.get("split"), where) or ""
                 # Requesting the state of every remote file would take as long as reading it.
-                local = isinstance(files, _LocalFiles) and not is_url(place)
-                entry = files.entry(place) if local else None
+                local = not files.system and not is_url(image_path)
+                entry = files.entry(image_path) if local else None
                 state = "" if entry is None else entry.state
-                yield ImageItem(text if labeled else place, place, state, label, split)
+                name = text if labeled else image_path
+                yield ImageItem(name, image_path, state, label, split)
         except UnicodeDecodeError as error:
             raise DataError(f"{path} is not UTF-8 text") from error
 
@@ -308,40 +262,30 @@ Read = LabeledImage | BadImage
 
 @dataclass(frozen=True, slots=True)
 class UnreadImage(BadImage):
-    """A listed image that cannot be read, with its label: a class of only such images must not vanish."""
+    """A listed image that cannot be read, with its label, so that its class is not lost."""
 
     label: str = ""
     split: str = ""
-
-    @classmethod
-    def of(cls, image: LabeledImage, reason: str) -> "UnreadImage":
-        """Replace an image."""
-        return cls(image.id, reason, image.label, image.split or "")
+    refused: bool = False  # by remote storage
 
 
-class RefusedImage(UnreadImage):
-    """An image that remote storage refuses; if it refuses all, the fault is not theirs."""
+def open_images(items: Iterable[ImageItem]) -> Iterator[Read]:
+    """Read listed images in order; remote files are downloaded ahead.
 
-
-def open_images(items: Iterable[ImageItem], *, labeled: bool = False) -> Iterator[Read]:
-    """Return the images of items in their order; remote files are downloaded ahead.
-
-    Raise StorageError if there are several and storage refuses all: this machine may not read there.
+    Raise StorageError if storage refuses access to all of several images.
     """
-    refused = others = 0
-    for image in _opened(items, labeled):
-        if isinstance(image, RefusedImage):
-            refused, last = refused + 1, image
-        else:
-            others += 1
+    refused = total = 0
+    for image in _opened(items):
+        total += 1
+        refused += isinstance(image, UnreadImage) and image.refused
         yield image
-    if refused > 1 and not others:
+    if refused == total > 1:
         raise StorageError(
-            f"none of {count(refused, 'image')} can be read by {node()}, such as {last}"
+            f"none of {count(total, 'image')} can be read by {node()}, such as {image}"
         )
 
 
-def _opened(items: Iterable[ImageItem], labeled: bool) -> Iterator[Read]:
+def _opened(items: Iterable[ImageItem]) -> Iterator[Read]:
     waiting: deque[Read | Future[Read]] = deque()
 
     def first() -> Read:
@@ -349,20 +293,21 @@ def _opened(items: Iterable[ImageItem], labeled: bool) -> Iterator[Read]:
         return image.result() if isinstance(image, Future) else image
 
     with ThreadPoolExecutor(_AHEAD) as threads:
-        for item in items:
-            if item.holds_many:
+        for listed in items:
+            if listed.holds_many:
                 while waiting:
                     yield first()
-                if item.rows is not None:
-                    yield from table_images(item.place, item.rows, name=item.name, labeled=labeled)
+                if listed.rows is not None:
+                    yield from _table_images(listed.path, listed.rows, listed.name)
                 else:
-                    yield from archive_images(item.place, name=item.name)
+                    with _open(listed.path) as file:
+                        yield from archive_images(file, listed.path, listed.name)
                 continue
-            image = LabeledImage(item.name, item.label, Path(item.place), item.split or None)
-            if item.problem:
-                waiting.append(BadImage(item.name, item.problem))
-            elif is_url(item.place):
-                waiting.append(threads.submit(fetched, image, item.place))
+            image = LabeledImage(listed.name, listed.label, Path(listed.path), listed.split or None)
+            if listed.problem:
+                waiting.append(BadImage(listed.name, listed.problem))
+            elif is_url(listed.path):
+                waiting.append(threads.submit(_fetched, image, listed.path))
             else:
                 waiting.append(image)
             if len(waiting) > _AHEAD:
@@ -372,102 +317,63 @@ def _opened(items: Iterable[ImageItem], labeled: bool) -> Iterator[Read]:
 
 
 @contextmanager
-def opened(place: str) -> Iterator[Any]:
-    """Open a local file, or one at a URL, to read bytes."""
-    if not is_url(place):
-        with open_regular(place) as file:
+def _open(path: str) -> Iterator[Any]:
+    """Open a local or remote file to read bytes."""
+    if not is_url(path):
+        with open_regular(path) as file:
             yield file
         return
-    system, path = open_url(place)
-    with reaching(place), system.open(path, "rb") as file:
+    system, remote_path = open_url(path)
+    with reaching(path), system.open(remote_path, "rb") as file:
         yield file
 
 
-def table_length(place: str) -> int:
-    """Return the number of rows of a Parquet file, from its footer."""
-    with opened(place) as file:
-        return int(_parquet(file, place).metadata.num_rows)
-
-
-def table_images(
-    place: str, rows: tuple[int, int], *, name: str = "", labeled: bool = False
-) -> Iterator[Read]:
+def _table_images(path: str, rows: tuple[int, int], name: str) -> Iterator[Read]:
     """Read the images in some rows of a Parquet file: a column of bytes, or one of paths.
 
-    The name of an image is its path if there is one, else `name` and the number of its row.
+    The name of an image is its path if there is one, else `name` and its row number.
     """
     start, stop = rows
-    with opened(place) as file:
-        table = _parquet(file, place)
-        pixels = next((c for c in IMAGE_COLUMNS if c in table.schema_arrow.names), None)
-        columns = [c for c in (pixels, "path", "label", "split") if c in table.schema_arrow.names]
+    with _open(path) as file:
+        table = _parquet(file, path)
+        names = table.schema_arrow.names
+        pixels = next((column for column in IMAGE_COLUMNS if column in names), None)
+        columns = [column for column in (pixels, "path", "label", "split") if column in names]
         if pixels is None and "path" not in columns:
             raise DataError(
-                f"{place} has no column of images: it needs path, or one of {', '.join(IMAGE_COLUMNS)}"
+                f"{path} has no column of images: it needs path, or one of {', '.join(IMAGE_COLUMNS)}"
             )
-        if labeled and "label" not in columns:
-            raise DataError(f"{place} has no column 'label'")
-        number, groups = _groups(table, start, stop)
-        for batch in table.iter_batches(_ROWS_AT_ONCE, row_groups=groups, columns=columns):
+        _check_unpacked(table.metadata, path)
+        sizes = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
+        ends = list(accumulate(sizes))
+        # Only the row groups that contain some of the rows are read.
+        first, last = bisect_right(ends, start), bisect_left(ends, stop)
+        number, groups = sum(sizes[:first]), list(range(len(sizes))[first : last + 1])
+        # A dictionary of one large image can stand for each of the rows.
+        rows_at_once = _ROWS_AT_ONCE if pixels is None else 1
+        for batch in table.iter_batches(rows_at_once, row_groups=groups, columns=columns):
             if number + len(batch) > start and number < stop:
-                for offset, row in enumerate(batch.to_pylist(), start=number):
-                    if start <= offset < stop:
-                        yield _image_of_row(row, f"{name or place}#{offset}", pixels, place)
+                for row_number, row in enumerate(batch.to_pylist(), start=number):
+                    if start <= row_number < stop:
+                        yield _image_of_row(row, f"{name}#{row_number}", pixels, path)
             number += len(batch)
 
 
-def archive_images(place: str, *, name: str = "") -> Iterator[Read]:
-    """Read the images of a tar in WebDataset layout: files with one stem and several endings.
-
-    The label is in the file that ends in ``.cls`` or ``.txt``, or under ``"label"`` in the one that ends
-    in ``.json``.
-    """
-    with opened(place) as file:
-        try:
-            with tarfile.open(fileobj=file, mode="r|") as archive:
-                yield from _samples(archive, name or place)
-        except tarfile.TarError as error:
-            raise DataError(f"{place} is not a tar that can be read: {error}") from error
+def _check_unpacked(metadata: Any, path: str) -> None:
+    """Raise if a part of a Parquet file would take far more memory than the file, as images may not."""
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for chunk in map(group.column, range(group.num_columns)):
+            if chunk.total_uncompressed_size > max(
+                MAX_DECODED, MAX_GROWTH * chunk.total_compressed_size
+            ):
+                size = human_bytes(chunk.total_uncompressed_size)
+                raise DataError(f"{path} would unpack to {size}; write it with smaller row groups")
 
 
-def _samples(archive: tarfile.TarFile, name: str) -> Iterator[Read]:
-    sample: dict[str, tuple[str, bytes]] = {}
-    previous = None
-    for member in archive:
-        if not member.isfile():
-            continue
-        folder, file_name = posixpath.split(member.name)
-        stem, _, ending = file_name.partition(".")
-        key = posixpath.join(folder, stem)
-        if key != previous and sample:
-            yield from _image_of_sample(sample, name)
-            sample = {}
-        previous = key
-        content = archive.extractfile(member)
-        sample[ending.lower()] = member.name, b"" if content is None else content.read()
-    if sample:
-        yield from _image_of_sample(sample, name)
-
-
-def _image_of_sample(sample: Mapping[str, tuple[str, bytes]], name: str) -> Iterator[Read]:
-    pixels = next((sample[e] for e in _IMAGE_ENDINGS if e in sample), None)
-    if pixels is None:
-        return
-    content = next((sample[e][1] for e in _LABEL_ENDINGS if e in sample), b"")
-    label = content.decode("utf-8", "replace").strip()
-    if not label and "json" in sample:
-        try:
-            record = json.loads(sample["json"][1])
-            label = str(record.get("label", "")) if isinstance(record, dict) else ""
-        except ValueError:
-            label = ""
-    yield LabeledImage(f"{name}/{pixels[0]}", label, pixels[1])
-
-
-def _image_of_row(row: Mapping[str, Any], name: str, pixels: str | None, place: str) -> Read:
+def _image_of_row(row: Mapping[str, Any], name: str, pixels: str | None, table: str) -> Read:
     value = None if pixels is None else row[pixels]
     path = row.get("path")
-    if isinstance(value, dict):  # as Hugging Face datasets store images
+    if isinstance(value, dict):  # as in Hugging Face datasets
         path = path or value.get("path")
         value = value.get("bytes")
     label = cell_text(row, "label", name) if row.get("label") is not None else ""
@@ -477,45 +383,33 @@ def _image_of_row(row: Mapping[str, Any], name: str, pixels: str | None, place: 
         return LabeledImage(image_name, label, value, split)
     if not isinstance(path, str) or not path:
         return BadImage(name, "there are neither bytes nor a path in this row")
-    if is_url(place) and not path.startswith("/") and not is_url(path):
-        path = f"{place.rpartition('/')[0]}/{path}"
+    if is_url(table) and not path.startswith("/") and not is_url(path):
+        path = f"{table.rpartition('/')[0]}/{path}"
     elif not is_url(path):
-        return LabeledImage(image_name, label, Path(place).parent / path, split)
-    return fetched(LabeledImage(image_name, label, b"", split), path)
+        return LabeledImage(image_name, label, Path(table).parent / path, split)
+    return _fetched(LabeledImage(image_name, label, b"", split), path)
 
 
-def fetched(image: LabeledImage, url: str) -> Read:
-    """Return an image with the bytes of its remote file, in one request, or the reason of a failure."""
+def _fetched(image: LabeledImage, url: str) -> Read:
+    """Download an image in one request; return an UnreadImage if that fails."""
     system, path = open_url(url)
     try:
         with reaching(url):
             content: bytes = system.cat_file(path)
     except FileRefusedError as error:
-        return RefusedImage.of(image, error.reason)
+        return UnreadImage(image.id, error.reason, image.label, image.split or "", refused=True)
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
-        return UnreadImage.of(image, error.strerror or str(error) or type(error).__name__)
+        reason = error.strerror or str(error) or type(error).__name__
+        return UnreadImage(image.id, reason, image.label, image.split or "")
     return LabeledImage(image.id, image.label, content, image.split)
 
 
-def _groups(table: Any, start: int, stop: int) -> tuple[int, list[int]]:
-    """Return the row groups that hold some rows, and the number of the first row in them."""
-    groups: list[int] = []
-    first = begin = 0
-    for group in range(table.num_row_groups):
-        end = begin + table.metadata.row_group(group).num_rows
-        if end > start and begin < stop:
-            first = begin if not groups else first
-            groups.append(group)
-        begin = end
-    return first, groups
-
-
-def _parquet(file: Any, place: str) -> Any:
+def _parquet(file: Any, path: str) -> Any:
     arrow, parquet = import_parquet()
     try:
         return parquet.ParquetFile(file)
     except (arrow.ArrowInvalid, OSError) as error:
-        raise DataError(f"{place} is not a Parquet file that can be read: {error}") from error
+        raise DataError(f"{path} is not a readable Parquet file: {error}") from error
 
 
 def import_parquet() -> tuple[Any, Any]:
@@ -525,6 +419,6 @@ def import_parquet() -> tuple[Any, Any]:
         import pyarrow.parquet
     except ImportError as error:
         raise MissingExtraError(
-            "Parquet needs pyarrow, which is not installed; type: pip install 'promptboost[ray]'"
+            f"Parquet needs pyarrow, which is not installed; type: {install_command('ray')}"
         ) from error
     return pyarrow, pyarrow.parquet

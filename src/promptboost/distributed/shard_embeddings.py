@@ -1,8 +1,7 @@
-"""Embeddings of shards: workers write the embeddings of a shard into one file.
+"""Embeddings of shards: one safetensors file per shard, added to the embedding store in their order.
 
-It holds rows and digests of images or keys of texts, as safetensors, with the images that could not be read
-in its header. No byte of it depends on the process that wrote it. The files are then added to the embedding
-store in their order.
+A file holds rows and the digests of images or keys of texts; unreadable images are in its header. No byte
+depends on the process that wrote it.
 """
 
 import json
@@ -17,15 +16,14 @@ from safetensors.numpy import load, save
 
 from promptboost.data.dataset import LabeledImage
 from promptboost.data.decode import BadImage
-from promptboost.distributed.engine import UnitResult
 from promptboost.distributed.images import Read, UnreadImage, open_images
-from promptboost.distributed.shards import read_list
-from promptboost.distributed.storage import Storage
+from promptboost.distributed.shards import read_images, read_texts
 from promptboost.encoders.base import UnitRows
 from promptboost.encoders.embedder import STORED_AT_ONCE, Embedder, ImageStream, view_keys
 from promptboost.encoders.store import EmbeddingStore, text_key
 
 _THUMBNAIL = 12 * 12 * 3
+_VIEW_SCALE = 0.5, 1.0
 
 
 class ListedImage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -40,22 +38,12 @@ class ListedImage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True)
 class EmbeddedShard:
-    """The images of a shard and their embeddings; rows of unreadable images are zero.
-
-    Attributes
-    ----------
-    images : list of ListedImage
-    digests : uint8 array of shape (n, 16)
-        Of the content of each image.
-    rows : float32 array of shape (n, views, dim)
-    thumbnails : uint8 array of shape (n, 432) or None
-        For finding copies.
-    """
+    """The images of a shard and their embeddings; rows of unreadable images are zero."""
 
     images: list[ListedImage]
-    digests: NDArray[np.uint8]
-    rows: UnitRows
-    thumbnails: NDArray[np.uint8] | None = None
+    digests: NDArray[np.uint8]  # of the content of each image, (n, 16)
+    rows: UnitRows  # (n, views, dim)
+    thumbnails: NDArray[np.uint8] | None = None  # for finding copies, (n, 432)
 
     def to_bytes(self) -> bytes:
         """Return the content of the shard's file."""
@@ -81,25 +69,16 @@ class ImageShardWorker:
     """Embeds the images of shards, and crops of each."""
 
     def __init__(
-        self,
-        out: str,
-        encoder: str,
-        device: str | None = None,
-        views: int = 0,
-        view_scale: float = 0.5,
-        labeled: bool = False,
+        self, encoder: str, device: str | None = None, views: int = 0, labeled: bool = False
     ) -> None:
-        self._storage = Storage(out)
         # No store: its content would change which images are encoded together, and so the last bit.
         self._embedder = Embedder.open(encoder, cache=False, device=device)
-        self._views, self._scale = 1 + views, (view_scale, 1.0)
+        self._views = 1 + views
         self._labeled = labeled  # with labels and thumbnails
 
-    def do(self, order: dict[str, Any]) -> UnitResult:
+    def do(self, order: bytes) -> bytes:
         """Embed one shard; the result records unreadable images."""
-        images = open_images(read_list(self._storage, order), labeled=self._labeled)
-        shard = self._embedded(images)
-        return UnitResult(shard.to_bytes(), len(shard.images))
+        return self._embedded(open_images(read_images(order))).to_bytes()
 
     def _embedded(self, images: Iterable[Read]) -> EmbeddedShard:
         listed: list[ListedImage] = []
@@ -109,8 +88,10 @@ class ImageShardWorker:
         def readable() -> Iterator[LabeledImage]:
             for image in images:
                 if isinstance(image, BadImage):
-                    known = image if isinstance(image, UnreadImage) else UnreadImage("", "")
-                    listed.append(ListedImage(image.path, known.label, known.split, image.reason))
+                    label = split = ""
+                    if isinstance(image, UnreadImage):
+                        label, split = image.label, image.split
+                    listed.append(ListedImage(image.path, label, split, image.reason))
                     continue
                 positions.append(len(listed))
                 listed.append(ListedImage(image.id, image.label, image.split or ""))
@@ -120,7 +101,7 @@ class ImageShardWorker:
         rows = [np.zeros((0, self._views, dim), np.float32)]
         digests: list[bytes] = []
         thumbnails: list[bytes] = []
-        for block in ImageStream(readable(), [self._embedder], self._views, self._scale):
+        for block in ImageStream(readable(), [self._embedder], self._views, _VIEW_SCALE):
             for index, image in enumerate(block.images):
                 position, bad = positions[streamed + index], block.bad.get(index)
                 changes: dict[str, Any] = {} if bad is None else {"problem": bad.reason}
@@ -155,19 +136,34 @@ def _matrix(rows: list[bytes], width: int) -> NDArray[np.uint8]:
 class TextShardWorker:
     """Embeds the texts of shards."""
 
-    def __init__(self, out: str, encoder: str, device: str | None = None) -> None:
-        self._storage = Storage(out)
+    def __init__(self, encoder: str, device: str | None = None) -> None:
         self._encoder = Embedder.open(encoder, cache=False, device=device)
 
-    def do(self, order: dict[str, Any]) -> UnitResult:
+    def do(self, order: bytes) -> bytes:
         """Embed one shard."""
-        texts = list(dict.fromkeys(read_list(self._storage, order)))
+        texts = list(dict.fromkeys(read_texts(order)))
         blocks = [
             self._encoder.encode_texts(texts[start : start + STORED_AT_ONCE])
             for start in range(0, len(texts), STORED_AT_ONCE)
         ]
         keys = _matrix([text_key(text) for text in texts], 16)
-        return UnitResult(save({"keys": keys, "rows": np.concatenate(blocks)}), len(texts))
+        return save({"keys": keys, "rows": np.concatenate(blocks)})
+
+
+class ClassShardWorker:
+    """Embeds the texts of one class after the other, as a fit in one process does."""
+
+    def __init__(self, encoder: str, device: str | None, cache: bool) -> None:
+        self._embedder = Embedder.open(encoder, cache=cache, device=device)
+
+    def do(self, order: bytes) -> bytes:
+        """Embed the texts of a class; return rows on the grid."""
+        from promptboost.boosting.grid import to_grid
+        from promptboost.training.pool_rows import encode_by
+
+        texts = read_texts(order)
+        rows = to_grid(encode_by(self._embedder)(texts), name=f"texts such as {texts[0]!r}")
+        return np.ascontiguousarray(rows, dtype="<i2").tobytes()
 
 
 @dataclass
@@ -181,7 +177,7 @@ class StoreCount:
 
 
 def add_images_to_store(
-    store: EmbeddingStore, embedder: Embedder, results: Iterable[bytes], view_scale: float = 0.5
+    store: EmbeddingStore, embedder: Embedder, results: Iterable[bytes]
 ) -> StoreCount:
     """Add the image embeddings of shards to the store, one shard after the other."""
     total = StoreCount()
@@ -194,7 +190,7 @@ def add_images_to_store(
         keys = [
             key
             for index in readable
-            for key in view_keys(shard.digests[index].tobytes(), views, (view_scale, 1.0))
+            for key in view_keys(shard.digests[index].tobytes(), views, _VIEW_SCALE)
         ]
         _add(store, embedder, keys, shard.rows[readable].reshape(-1, embedder.dim), total)
     return total
@@ -216,14 +212,16 @@ def add_texts_to_store(
 def _add(
     store: EmbeddingStore, embedder: Embedder, keys: list[bytes], rows: UnitRows, total: StoreCount
 ) -> None:
+    def new_rows(positions: list[int]) -> UnitRows:
+        total.new += len(positions)
+        return rows[positions]
+
     total.rows += len(keys)
-    first: dict[bytes, int] = {}
-    for position, key in enumerate(keys):
-        first.setdefault(key, position)
-    distinct = list(first)
-    _, missing = store.find(embedder.fingerprint, distinct, dim=embedder.dim)
-    total.new += len(missing)
-    for start in range(0, len(missing), STORED_AT_ONCE):
-        new_keys = [distinct[index] for index in missing[start : start + STORED_AT_ONCE]]
-        new_rows = rows[[first[key] for key in new_keys]]
-        store.add(embedder.fingerprint, new_keys, new_rows, name=embedder.id)
+    store.get_or_compute(
+        embedder.fingerprint,
+        keys,
+        new_rows,
+        dim=embedder.dim,
+        batch=STORED_AT_ONCE,
+        name=embedder.id,
+    )

@@ -1,4 +1,4 @@
-"""Shared storage: files under one URL, written atomically, for all workers."""
+"""Shared storage for all workers: files below a folder or URL, written atomically."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from promptboost.errors import InputError, MissingExtraError
+from promptboost.errors import InputError, MissingExtraError, install_command
 from promptboost.io import is_temporary, read_bytes, write_bytes
 
 # Object stores, where uploads are atomic.
@@ -24,13 +24,7 @@ class StorageError(InputError):
 
 
 class FileRefusedError(StorageError):
-    """Access to a file is refused; other files may be accessible.
-
-    Attributes
-    ----------
-    reason : str
-        The cause, the same on every machine.
-    """
+    """Access to a file is refused for a `reason` that is the same on every machine."""
 
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)
@@ -39,24 +33,9 @@ class FileRefusedError(StorageError):
 
 @dataclass(frozen=True)
 class Storage:
-    """The files below a folder or a URL; every file is complete.
+    """The files below a folder or a URL; every file is complete."""
 
-    Parameters
-    ----------
-    url : str
-        A local folder or shared mount, or a URL that fsspec can open, such as
-        ``s3://bucket/prefix``.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     storage = Storage(folder)
-    ...     storage.write("rows/a.bin", b"12")
-    ...     storage.read("rows/a.bin"), sorted(storage.names("rows")), "rows/b.bin" in storage
-    (b'12', ['a.bin'], False)
-    """
-
+    # A local folder or shared mount, or a URL that fsspec can open, such as ``s3://bucket/prefix``
     url: str
 
     def write(self, name: str, data: bytes) -> None:
@@ -72,7 +51,8 @@ class Storage:
     def _write_remote(self, name: str, data: bytes) -> None:
         system, root = self._remote
         target = f"{root}/{name}"
-        if set(_protocols(system)) & _ATOMIC:
+        protocols = system.protocol
+        if {protocols} & _ATOMIC if isinstance(protocols, str) else set(protocols) & _ATOMIC:
             system.pipe_file(target, data)
             return
         system.makedirs(target.rpartition("/")[0], exist_ok=True)
@@ -141,7 +121,7 @@ class Storage:
 
 
 def is_url(path: str) -> bool:
-    """Return whether fsspec opens it, rather than this machine.
+    """Return whether a path is a URL, which fsspec opens.
 
     Examples
     --------
@@ -152,34 +132,28 @@ def is_url(path: str) -> bool:
 
 
 def open_url(url: str) -> tuple[Any, str]:
-    """Return the file system of a URL, and the path in it.
-
-    Examples
-    --------
-    >>> open_url("memory://photos/cats/")[1]
-    '/photos/cats'
-    """
+    """Return the file system of a URL, and the path in it."""
     try:
         import fsspec
     except ImportError as error:
         raise MissingExtraError(
-            f"{url} is not a folder of this machine; to open it, type: pip install 'promptboost[ray]'"
+            f"{url} is not a local folder; to open it, type: {install_command('ray')}"
         ) from error
     try:
         # Without a cache: other processes add files, and there may be very many.
         system, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
     except ImportError as error:  # s3://, gs:// and others need packages of their own
         protocol = url.partition("://")[0]
-        part = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}.get(protocol)
-        what = f"type: pip install {part}" if part else str(error)
-        raise MissingExtraError(f"{url} cannot be opened yet; {what}") from error
+        package = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}.get(protocol)
+        advice = f"type: pip install {package}" if package else str(error)
+        raise MissingExtraError(f"{url} cannot be opened yet; {advice}") from error
     except ValueError as error:
         raise StorageError(f"{url} cannot be opened: {error}") from error
     return system, root.rstrip("/")
 
 
 @contextlib.contextmanager
-def reaching(place: str) -> Iterator[None]:
+def reaching(url: str) -> Iterator[None]:
     """Convert errors of storage into StorageError, with advice.
 
     FileNotFoundError and errors about the content of a file are not converted.
@@ -189,52 +163,44 @@ def reaching(place: str) -> Iterator[None]:
     >>> with reaching("s3://photos"):
     ...     raise PermissionError("Access Denied")
     Traceback (most recent call last):
-    promptboost.distributed.storage.FileRefusedError: s3://photos, asked from ..., is refused: ...
+    promptboost.distributed.storage.FileRefusedError: access to s3://photos from ... is refused: ...
     """
     try:
         yield
     except Exception as error:
-        if (converted := _converted(place, error)) is None:
+        if (converted := _converted(url, error)) is None:
             raise
         raise converted from error
 
 
-def _converted(place: str, error: Exception) -> StorageError | None:
-    """Return the StorageError for an error; None if it is not about the storage."""
+def _converted(url: str, error: Exception) -> StorageError | None:
+    """Return the StorageError for an error; None if it does not concern the storage."""
     if isinstance(error, StorageError):
         return None
-    amazon = place.startswith(("s3://", "s3a://"))
     here, text = platform.node(), " ".join(str(error).split()) or type(error).__name__
-    kinds = [kind.__name__ for kind in type(error).__mro__]
-    status = getattr(error, "status", 0)  # of an answer over HTTP
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    status = getattr(error, "status", 0)  # of an HTTP response
     if isinstance(error, FileNotFoundError):
         if "bucket does not exist" not in text:
             return None
-        bucket = f"there is no bucket {place.partition('://')[2].partition('/')[0]!r}"
-        return FileRefusedError(f"{bucket}: make it, or correct {place}", bucket)
+        reason = f"there is no bucket {url.partition('://')[2].partition('/')[0]!r}"
+        return FileRefusedError(f"{reason}: make it, or correct {url}", reason)
     if any("Credential" in kind or "Profile" in kind for kind in kinds):
-        what = (
-            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write them into ~/.aws/credentials; to "
-            "read a public bucket, set FSSPEC_S3_ANON=true"
-            if amazon
-            else "see what the library that opens it asks for"
+        return StorageError(
+            f"{here} has no credentials for {url} ({text}). For S3 set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or FSSPEC_S3_ANON=true for a public bucket"
         )
-        return StorageError(f"{here} has no credentials for {place} ({text}): {what}")
     if isinstance(error, PermissionError) or (400 <= status < 500 and status not in (408, 429)):
         reason = f"refused: {getattr(error, 'message', '') or text}"
-        whose = "; the credentials that are set there decide what may be read and written" * amazon
-        return FileRefusedError(f"{place}, asked from {here}, is {reason}{whose}", reason)
-    if "ConnectionError" in kinds or "TimeoutError" in kinds:
-        where = ", and at AWS_ENDPOINT_URL where the storage is not Amazon's" * amazon
-        return StorageError(
-            f"{place} cannot be reached from {here}: {text}. Look at the network{where}"
+        return FileRefusedError(
+            f"access to {url} from {here} is {reason}; check the permissions of the credentials",
+            reason,
         )
-    libraries = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
-    if error.__cause__ is not None:  # as s3fs wraps errors of botocore
-        libraries.add(type(error.__cause__).__module__.partition(".")[0])
-    return StorageError(f"{place}: {text}") if libraries & _LIBRARIES else None
-
-
-def _protocols(system: Any) -> tuple[str, ...]:
-    protocol = system.protocol
-    return (protocol,) if isinstance(protocol, str) else tuple(protocol)
+    if kinds & {"ConnectionError", "TimeoutError"}:
+        return StorageError(
+            f"{url} cannot be reached from {here}: {text}. Check the network, and AWS_ENDPOINT_URL if it "
+            "is S3 but not Amazon's"
+        )
+    causes = (type(error), type(error.__cause__))  # s3fs wraps errors of botocore
+    libraries = {kind.__module__.partition(".")[0] for cause in causes for kind in cause.__mro__}
+    return StorageError(f"{url}: {text}") if libraries & _LIBRARIES else None

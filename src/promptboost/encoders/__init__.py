@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from promptboost.encoders.base import Encoder, unit_rows
-from promptboost.encoders.registry import load_encoder, register_encoder
+from promptboost.encoders.base import Encoder, StagedEncoder, unit_rows
+from promptboost.encoders.registry import encoder_defaults, load_encoder, register_encoder
 from promptboost.lazy import on_first_use
 
 if TYPE_CHECKING:
@@ -14,6 +14,8 @@ __all__ = [
     "Embedder",
     "Encoder",
     "EncoderGroup",
+    "StagedEncoder",
+    "encoder_defaults",
     "load_encoder",
     "register_encoder",
     "unit_rows",

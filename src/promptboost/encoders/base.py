@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 UnitRows = NDArray[np.float32]
 Item = TypeVar("Item")
 
+#: Largest difference of an embedding that half precision explains.
+HALF_TOLERANCE = {"fp16": 5e-3, "bf16": 4e-2}
 _SAMPLES = ("a photo of a cat.", "an old lighthouse by the sea")
 
 
@@ -36,11 +38,11 @@ class Encoder(Protocol):
     dim : int
         Length of the rows.
     context_length : int
-        How many tokens of a text the model reads; longer texts are reported, never cut in silence.
+        How many tokens of a text the model reads; longer texts give a warning.
     causal_text : bool
         Whether the text tower is causal, so that padding after the end token cannot matter.
     logit_scale : float
-        The factor the model itself puts on cosines before a softmax.
+        The model's factor for cosines before a softmax.
     """
 
     id: str
@@ -60,17 +62,27 @@ class Encoder(Protocol):
         """Count the tokens of each text, with start and end tokens, before any truncation."""
 
 
-#: What an encoder has, in the order in which an author writes it.
+@runtime_checkable
+class StagedEncoder(Protocol):
+    """An encoder whose preprocessing can run in other threads than its network.
+
+    ``encode_preprocessed([preprocess(image) for image in images])`` is ``encode_images(images)``. Batches
+    have the length of its attribute ``batch_size``, if it has one.
+    """
+
+    def preprocess(self, image: "Image") -> Any:
+        """Return what the network takes of an RGB image; called in several threads."""
+
+    def encode_preprocessed(self, inputs: Sequence[Any]) -> UnitRows:
+        """Embed preprocessed images as unit rows, in the order given."""
+
+
+#: The members of an encoder.
 ENCODER_PARTS = (*Encoder.__annotations__, "encode_texts", "encode_images", "count_tokens")
 
 
-def members_of(encoder: Encoder) -> tuple[Any, ...]:
-    """Return the encoders of a group, or the encoder itself."""
-    return getattr(encoder, "members", (encoder,))
-
-
 def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Take items `size` at a time, reading no further than needed."""
+    """Split items into lists of `size`, reading no further than needed."""
     source = iter(items)
     while batch := list(islice(source, size)):
         yield batch
@@ -103,10 +115,10 @@ def report_truncated(
         return
     first = int(longer[0])
     text = texts[first] if len(texts[first]) <= 80 else texts[first][:77] + "..."
-    verb, rest = ("is", "it") if len(longer) == 1 else ("are", "them")
+    verb = "is" if len(longer) == 1 else "are"
     warnings.warn(
         f"{len(longer)} of {len(texts)} texts {verb} longer than the {context_length} tokens "
-        f"{encoder_id} reads, the rest of {rest} is ignored: number {first + 1} has "
+        f"{encoder_id} reads, the remainder is ignored: number {first + 1} has "
         f"{int(tokens[first])} tokens: {text!r}",
         TruncatedPromptWarning,
         stacklevel=3,
@@ -114,22 +126,14 @@ def report_truncated(
 
 
 class DifferentiableText(Protocol):
-    """A text tower that takes token embeddings, and lets gradients through to them.
+    """A frozen text tower that takes token embeddings, and lets gradients through to them.
 
-    Its weights are frozen. A text is its start tokens, its own tokens and its end tokens; positions
-    are added inside.
-
-    Attributes
-    ----------
-    start, end : tuple of int
-        Tokens before and after every text.
-    context_length : int
-        Most tokens the tower reads, with start and end.
+    A text is its start tokens, its own tokens and its end tokens; positions are added inside.
     """
 
     start: tuple[int, ...]
     end: tuple[int, ...]
-    context_length: int
+    context_length: int  # most tokens it reads, with start and end
 
     @property
     def vocabulary(self) -> "torch.Tensor":
@@ -143,49 +147,21 @@ class DifferentiableText(Protocol):
         """Return the tokens of a text, without start and end."""
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text that tokens stand for."""
+        """Return the text of some tokens."""
 
     def encode(
         self, beginning: "torch.Tensor", endings: "torch.Tensor", lengths: "torch.Tensor"
     ) -> "torch.Tensor":
-        """Embed texts that begin alike.
+        """Embed texts that begin alike as rows of length one, (n, D).
 
-        A tower that reads from left to right computes the beginning only once.
-
-        Parameters
-        ----------
-        beginning : tensor, shape (P, d)
-            Token embeddings that all texts begin with, the start tokens first.
-        endings : tensor, shape (n, S, d)
-            What follows in each text up to its end tokens, padded with anything.
-        lengths : tensor of int, shape (n,)
-            How many of each ending's tokens count.
-
-        Returns
-        -------
-        tensor of float32, shape (n, D)
-            Rows of length one.
+        `beginning`, (P, d), has the token embeddings that all texts begin with, the start tokens first.
+        `endings`, (n, S, d), has what follows in each up to its end tokens, padded with anything;
+        `lengths`, (n,), is how many of each ending's tokens count.
         """
 
 
 def open_tower(encoder: Encoder) -> DifferentiableText:
-    """Open the text tower of an encoder for gradients.
-
-    An encoder has one if it has a method ``text_tower`` that makes it. What it gives is compared
-    with the encoder's own rows first, so that nobody learns on another model than the one used.
-
-    Raises
-    ------
-    EncoderError
-        If gradients cannot reach the texts of this encoder; the message says which can do it.
-
-    Examples
-    --------
-    >>> from promptboost.encoders.fake import FakeEncoder
-    >>> tower = open_tower(FakeEncoder(dim=8))
-    >>> tower.decode(tower.tokenize("A red bird."))
-    'a red bird'
-    """
+    """Open the text tower of an encoder for gradients, and compare its embeddings with the encoder's."""
     inner: Any = encoder
     while hasattr(inner, "encoder"):  # a store is in front of it
         inner = inner.encoder
@@ -199,8 +175,7 @@ def open_tower(encoder: Encoder) -> DifferentiableText:
 
     with torch.no_grad():
         rows = encode_with(tower, _SAMPLES).cpu().numpy()
-    # The towers of large models run in half precision on CUDA.
-    tolerance = 5e-3 if getattr(inner, "half_precision", False) else 1e-4
+    tolerance = HALF_TOLERANCE.get(getattr(inner, "precision", "fp32"), 1e-4)
     if not np.allclose(rows, inner.encode_texts(_SAMPLES), atol=tolerance):
         raise EncoderError(
             f"the text tower of {encoder.id} reads texts in a way that promptboost cannot "
@@ -210,23 +185,15 @@ def open_tower(encoder: Encoder) -> DifferentiableText:
 
 
 def encode_with(tower: DifferentiableText, texts: Sequence[str]) -> "torch.Tensor":
-    """Embed texts with a tower, as its encoder would.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from promptboost.encoders.fake import FakeEncoder
-    >>> encoder = FakeEncoder(dim=8)
-    >>> rows = encode_with(open_tower(encoder), ["a red bird"])
-    >>> np.allclose(rows, encoder.encode_texts(["a red bird"]), atol=1e-6)
-    True
-    """
+    """Embed texts with a tower."""
     import torch
 
-    own = [torch.tensor([*tower.tokenize(text), *tower.end], dtype=torch.long) for text in texts]
-    lengths = torch.tensor([len(ids) for ids in own])
+    token_ids = [
+        torch.tensor([*tower.tokenize(text), *tower.end], dtype=torch.long) for text in texts
+    ]
+    lengths = torch.tensor([len(ids) for ids in token_ids])
     vocabulary = tower.vocabulary
     endings = vocabulary[
-        torch.nn.utils.rnn.pad_sequence(own, batch_first=True).to(vocabulary.device)
+        torch.nn.utils.rnn.pad_sequence(token_ids, batch_first=True).to(vocabulary.device)
     ]
     return tower.encode(vocabulary[list(tower.start)], endings, lengths.to(vocabulary.device))

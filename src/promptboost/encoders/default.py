@@ -1,24 +1,32 @@
-"""Which encoder is taken where none is asked for."""
+"""The default encoder."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 
 from promptboost.config import CLIP_ENCODER, DEFAULT_ENCODER
-from promptboost.encoders.openclip.weights import has_weights, hub, status_of_hub
+from promptboost.encoders.hub_files import hub, in_hub_cache, status_of_hub
+from promptboost.encoders.openclip.weights import WEIGHTS
+from promptboost.errors import install_command
 
-#: Names the encoder to take instead.
+#: Environment variable that overrides the choice.
 VARIABLE = "PROMPTBOOST_ENCODER"
 #: Where the weights of the default CLIP model are, known without loading open_clip.
 CLIP_REPOSITORY = "timm/vit_base_patch32_clip_224.openai"
 _CLIP_FILE = f"{CLIP_REPOSITORY}/resolve/main/open_clip_model.safetensors"
-_WHAT_CONSE_IS = "an ImageNet classifier joined to a sentence encoder, weaker than CLIP"
+#: The same model as ONNX towers, for machines without torch.
+ONNX_REPOSITORY = "Xenova/clip-vit-base-patch32"
+ONNX_ENCODER = f"onnx:{ONNX_REPOSITORY}"
+_ONNX_FILES = ("onnx/text_model.onnx", "onnx/vision_model.onnx")
+_ONNX_FACTS = "606 MB, MIT license, published zero-shot accuracy on ImageNet 63.2%"
+_WHAT_CONSE_IS = "an ImageNet classifier and a sentence encoder, less accurate than CLIP"
 
 
 @dataclass(frozen=True)
 class EncoderChoice:
-    """The name of an encoder, and a line for people about it."""
+    """The name of an encoder, and why it was chosen."""
 
     name: str
     reason: str
@@ -27,34 +35,44 @@ class EncoderChoice:
         return f"encoder {self.name}: {self.reason}"
 
 
-def chosen_encoder() -> EncoderChoice:
-    """Choose a CLIP model where it can be had, else the ConSE encoder, which needs no hub.
+def chosen_encoder(consent: Callable[[str], bool] = lambda question: False) -> EncoderChoice:
+    """Choose a CLIP model if one is available, else the ConSE encoder, which needs no hub.
 
-    The environment variable ``PROMPTBOOST_ENCODER`` is obeyed first. The cache of the hub is looked at,
-    and only if the weights are not there is the hub asked, once in a process and for two seconds at most.
-
-    Examples
-    --------
-    >>> from unittest import mock
-    >>> with mock.patch.dict(os.environ, {"PROMPTBOOST_ENCODER": "fake:32-0"}):
-    ...     print(chosen_encoder())
-    encoder fake:32-0: named by PROMPTBOOST_ENCODER
+    The environment variable ``PROMPTBOOST_ENCODER`` takes precedence. The hub is contacted only if the
+    weights are not in its cache, once per process. `consent` is called with a question before ONNX towers
+    are chosen that would be downloaded.
     """
     if named := os.environ.get(VARIABLE, "").strip():
         return EncoderChoice(named, f"named by {VARIABLE}")
-    return _found()
+    choice = _available()
+    if choice == _OFFER and consent(f"Download {ONNX_ENCODER} ({_ONNX_FACTS})?"):
+        return EncoderChoice(ONNX_ENCODER, f"CLIP as ONNX, {_ONNX_FACTS}")
+    return choice
 
 
-@cache  # a hub that comes and goes must not change what one process works with
-def _found() -> EncoderChoice:
+@cache  # one choice per process, even if the hub comes and goes
+def _available() -> EncoderChoice:
     if find_spec("open_clip") is None or find_spec("torch") is None:
-        return _conse("with open_clip, pip install 'promptboost[clip]'")
-    if has_weights(CLIP_REPOSITORY):
+        return _without_torch()
+    if in_hub_cache(CLIP_REPOSITORY, WEIGHTS):
         return EncoderChoice(CLIP_ENCODER, "its weights are on this machine")
     if (status_of_hub(_CLIP_FILE) or 599) < 400:
         return EncoderChoice(CLIP_ENCODER, f"its weights, 605 MB, come from {hub()} the first time")
-    return _conse(f"where {hub()} can be reached")
+    return _conse(CLIP_ENCODER, f"if {hub()} can be reached")
 
 
-def _conse(where: str) -> EncoderChoice:
-    return EncoderChoice(DEFAULT_ENCODER, f"{_WHAT_CONSE_IS}; {CLIP_ENCODER} is taken {where}")
+def _without_torch() -> EncoderChoice:
+    if find_spec("onnxruntime") is None or find_spec("tokenizers") is None:
+        return _conse(CLIP_ENCODER, f"with open_clip, {install_command('clip')}")
+    if all(in_hub_cache(ONNX_REPOSITORY, (file,)) for file in _ONNX_FILES):
+        return EncoderChoice(ONNX_ENCODER, "its files are on this machine")
+    if (status_of_hub(f"{ONNX_REPOSITORY}/resolve/main/{_ONNX_FILES[-1]}") or 599) < 400:
+        return _OFFER
+    return _conse(ONNX_ENCODER, f"if {hub()} can be reached")
+
+
+def _conse(better: str, where: str) -> EncoderChoice:
+    return EncoderChoice(DEFAULT_ENCODER, f"{_WHAT_CONSE_IS}; {better} is used {where}")
+
+
+_OFFER = _conse(ONNX_ENCODER, f"with --allow-download ({_ONNX_FACTS})")

@@ -1,7 +1,7 @@
 """The embedder: from images and texts to embeddings.
 
-Threads read, hash and decode the next images while the encoders compute. The queue is bounded, so memory
-does not grow with the number of images.
+Threads read, hash, decode and preprocess the next images. A thread of its own runs the networks, while the
+caller looks up and stores embeddings. All queues are bounded.
 """
 
 import time
@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from promptboost.data.dataset import Dataset, LabeledImage
-from promptboost.data.decode import BadImage, ImageError, file_bytes, read_image
-from promptboost.data.views import ORIGINAL, draw_view, view_name
-from promptboost.encoders.base import Encoder, UnitRows
+from promptboost.data.decode import BadImage, ImageError, read_file, read_image
+from promptboost.data.views import draw_view
+from promptboost.encoders.base import Encoder, Item, StagedEncoder, UnitRows
 from promptboost.encoders.registry import load_encoder
 from promptboost.errors import EmbeddingError, InputError, SettingError, StoreError
 from promptboost.progress import Advance, Progress, no_progress, stage
@@ -31,6 +31,7 @@ from promptboost.threads import thread_count
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from promptboost.encoders.group import EncoderGroup
     from promptboost.encoders.store import EmbeddingStore
 
 
@@ -39,12 +40,17 @@ if TYPE_CHECKING:
 WORKING_SIDE = 1024
 #: Images or texts between two writes: what a killed run can lose.
 STORED_AT_ONCE = 256
+#: Images of a batch, of encoders without a `batch_size`.
 ENCODED_AT_ONCE = 64
+# Batches of the encoders at a time: the one that is computed, and the next.
+_BATCHES_AHEAD = 2
 # Crops of an image are the same in all runs, so that runs with other seeds find them in the store.
 _VIEW_SEED = 0
 
-# The view of an image that an encoder is to see, by their numbers.
-_Place = tuple[int, int]
+# Numbers of an image and of one of its views.
+_ViewIndex = tuple[int, int]
+# For each encoder, the views of an image with what its network takes.
+_Inputs = list[list[tuple[int, Any]]]
 
 
 @dataclass(frozen=True)
@@ -60,28 +66,27 @@ class EmbeddedTexts:
 
 
 class StoreWarning(UserWarning):
-    """Embeddings cannot be kept; they are computed, and lost."""
+    """Embeddings cannot be stored."""
 
 
 @dataclass(eq=False)  # two are never the same; a cache may be keyed by one
 class Embedder:
-    """An encoder with a store: each image, each crop of it and each text is embedded once.
+    """An encoder with a store: each image, crop and text is embedded once.
 
-    It is itself an :class:`~promptboost.Encoder`, whose texts go through the store.
+    It is itself an :class:`~promptboost.Encoder`; its texts go through the store.
 
     Parameters
     ----------
     encoder : Encoder
         The model.
     store : EmbeddingStore, optional
-        Where embeddings of earlier runs are found and new ones kept; None computes everything.
+        Cache of embeddings; None computes everything.
     progress : callable, optional
         Called as ``progress(stage, done, total)``; see :class:`~promptboost.progress.ProgressBars`.
     workers : int, optional
-        Threads that read and decode images, by default those of the process; the result does not
-        depend on it.
+        Threads that read and decode images, by default those of the process.
     device : str, optional
-        What was asked for to compute on, so that workers elsewhere are asked for the same.
+        Device of the encoder, for workers on other machines.
 
     Examples
     --------
@@ -100,9 +105,9 @@ class Embedder:
     device: str | None = None
     #: Time spent on "images" and on "texts".
     seconds: dict[str, float] = field(default_factory=lambda: {"images": 0.0, "texts": 0.0})
-    #: How many views of "images" and how many "texts" were computed, and not found.
+    #: Number of views of "images" and of "texts" computed, not found in the store.
     computed: dict[str, int] = field(default_factory=lambda: {"images": 0, "texts": 0})
-    # What makes it an encoder.
+    # The attributes of an encoder.
     id: str = field(init=False, repr=False)
     fingerprint: str = field(init=False, repr=False)
     dim: int = field(init=False, repr=False)
@@ -111,10 +116,8 @@ class Embedder:
     logit_scale: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.workers is not None and self.workers < 1:
-            raise SettingError(f"workers is {self.workers}; one thread at least reads the images")
-        for part in Encoder.__annotations__:
-            setattr(self, part, getattr(self.encoder, part))
+        for name in Encoder.__annotations__:
+            setattr(self, name, getattr(self.encoder, name))
 
     @classmethod
     def open(
@@ -139,11 +142,7 @@ class Embedder:
         return cls(encoder, store, progress, device=device)
 
     def images(
-        self,
-        images: "Dataset | Sequence[Any]",
-        *,
-        views: int = 0,
-        view_scale: float = 0.5,
+        self, images: "Dataset | Sequence[Any]", *, views: int = 0, view_scale: float = 0.5
     ) -> UnitRows:
         """Embed each image and some random crops of it.
 
@@ -174,7 +173,7 @@ class Embedder:
         return EmbeddedTexts(position, self._embedded(distinct, self.progress))
 
     def encode_images(self, images: Iterable["Image"]) -> UnitRows:
-        """Embed RGB images as unit rows without the store, which knows images by their files."""
+        """Embed RGB images as unit rows, without the store."""
         return self.encoder.encode_images(images)
 
     def count_tokens(self, texts: Sequence[str]) -> NDArray[np.int64]:
@@ -207,20 +206,39 @@ class Embedder:
                 return self._embedded(texts, progress)
 
     def _computed(self, texts: Sequence[str], advance: Advance | None = None) -> UnitRows:
-        """Embed texts, always as many at a time: the last bit of a row can depend on that."""
+        """Embed texts in batches of fixed size, on which the last bit of a row can depend."""
         self.computed["texts"] += len(texts)
-        parts = []
+        rows = []
         for start in range(0, max(1, len(texts)), STORED_AT_ONCE):
-            some = texts[start : start + STORED_AT_ONCE]
-            parts.append(np.asarray(self.encoder.encode_texts(some)))
+            batch = texts[start : start + STORED_AT_ONCE]
+            rows.append(np.asarray(self.encoder.encode_texts(batch)))
             if advance is not None:
-                advance(len(some))
-        return np.concatenate(parts)
+                advance(len(batch))
+        return np.concatenate(rows)
+
+    def stored(self, keys: list[bytes]) -> tuple[UnitRows, list[int]]:
+        """Return one row for each key, and the positions of those that the store lacks."""
+        if self.store is not None:
+            try:
+                return self.store.find(self.fingerprint, keys, dim=self.dim)
+            except StoreError as error:
+                self.do_without(error)
+        return np.zeros((len(keys), self.dim), dtype=np.float32), list(range(len(keys)))
+
+    def add(self, keys: list[bytes], rows: UnitRows) -> UnitRows:
+        """Add rows to the store; return them as later runs will find them."""
+        if self.store is not None:
+            try:
+                return self.store.add(self.fingerprint, keys, rows, name=self.id)
+            except StoreError as error:
+                self.do_without(error)
+        return rows
 
     def do_without(self, error: StoreError) -> None:
-        """Keep nothing from now on: a store only saves time, and its faults are no reason to stop."""
+        """Continue without the store after an error, with a warning."""
         self.store = None
-        warnings.warn(f"{error} Going on without the embedding store", StoreWarning, stacklevel=3)
+        reason = str(error).rstrip(".")
+        warnings.warn(f"{reason}. Going on without the embedding store", StoreWarning, stacklevel=3)
 
     @contextmanager
     def _timed(self, what: str) -> Iterator[None]:
@@ -237,18 +255,20 @@ def embed_images(
     """Embed images with several encoders, as :meth:`Embedder.images`; each image is decoded once."""
     if views < 0:
         raise SettingError(f"views is {views}; give the number of crops of each image, or 0")
-    items, first, scale = _labeled(images), embedders[0], (view_scale, 1.0)
-    blocks = [[np.zeros((0, 1 + views, embedder.dim), np.float32)] for embedder in embedders]
+    if not 0 < view_scale <= 1:
+        raise SettingError(f"view_scale must be above 0 and at most 1, got {view_scale}")
+    labeled, first, scale = _labeled(images), embedders[0], (view_scale, 1.0)
+    blocks_of = [[np.zeros((0, 1 + views, embedder.dim), np.float32)] for embedder in embedders]
     with (
         first._timed("images"),
-        stage(first.progress, "encoding images", len(items) * (1 + views)) as advance,
+        stage(first.progress, "encoding images", len(labeled) * (1 + views)) as advance,
     ):
-        for block in ImageStream(items, embedders, 1 + views, scale, first.workers, advance):
+        for block in ImageStream(labeled, embedders, 1 + views, scale, first.workers, advance):
             if block.bad:
                 raise ImageError(block.bad[min(block.bad)])
-            for parts, rows in zip(blocks, block.rows, strict=True):
-                parts.append(rows)
-    return [np.concatenate(parts) for parts in blocks]
+            for blocks, rows in zip(blocks_of, block.rows, strict=True):
+                blocks.append(rows)
+    return [np.concatenate(blocks) for blocks in blocks_of]
 
 
 def _labeled(images: "Dataset | Sequence[Any]") -> tuple[LabeledImage, ...]:
@@ -266,12 +286,23 @@ _LENGTH_TOLERANCE = 1e-3
 
 TextSource = Encoder | Mapping[str, ArrayLike] | Callable[[list[str]], ArrayLike]
 
-# Copies of an estimator, such as a grid search makes, share the model that a name stands for.
+
+def open_embedder(names: Sequence[str], **options: Any) -> "Embedder | EncoderGroup":
+    """Load an encoder by its name, or a group of several; options as for :meth:`Embedder.open`."""
+    embedders = [Embedder.open(name, **options) for name in names]
+    if len(embedders) == 1:
+        return embedders[0]
+    from promptboost.encoders.group import EncoderGroup
+
+    return EncoderGroup(embedders)
+
+
+# Copies of an estimator, as in a grid search, share the loaded model.
 _loaded = lru_cache(maxsize=4)(load_encoder)
 
 
 def text_source(encoder: object) -> TextSource | None:
-    """Turn an encoder, its name, a table of rows by text, or a function, into what embeds texts."""
+    """Return a source of text embeddings: an encoder by its name, others unchanged."""
     if isinstance(encoder, str):
         return _loaded(encoder)
     if encoder is None or isinstance(encoder, Encoder | Mapping) or callable(encoder):
@@ -283,11 +314,19 @@ def text_source(encoder: object) -> TextSource | None:
 
 
 def embed_texts(source: TextSource, texts: list[str]) -> NDArray[np.floating]:
-    """Return one row of length one for each text."""
+    """Return one row of length one for each text; check what the source returns."""
     if isinstance(source, Encoder):
         rows, name = np.asarray(source.encode_texts(texts)), f"The encoder {source.id}"
     elif isinstance(source, Mapping):
-        rows, name = _look_up(texts, source), "The mapping"
+        if missing := [text for text in texts if text not in source]:
+            raise EmbeddingError(
+                f"The mapping has no row for {len(missing)} of {len(texts)} prompts, the first is "
+                f"{missing[0]!r}."
+            )
+        every = [np.asarray(source[text], dtype=np.float64) for text in texts]
+        if len({row.shape for row in every}) > 1:
+            raise EmbeddingError("The mapping's rows are not all of one length.")
+        rows, name = np.stack(every), "The mapping"
     elif callable(source):
         rows, name = np.asarray(source(texts)), "The function"
     else:
@@ -314,62 +353,27 @@ def embed_texts(source: TextSource, texts: list[str]) -> NDArray[np.floating]:
     return rows
 
 
-def _look_up(texts: Sequence[str], vectors: Mapping[str, ArrayLike]) -> NDArray[np.floating]:
-    missing = [text for text in texts if text not in vectors]
-    if missing:
-        raise EmbeddingError(
-            f"The mapping has no row for {len(missing)} of {len(texts)} prompts, the first is "
-            f"{missing[0]!r}."
-        )
-    rows = [np.asarray(vectors[text], dtype=np.float64) for text in texts]
-    if len({row.shape for row in rows}) > 1:
-        raise EmbeddingError("The mapping's rows are not all of one length.")
-    return np.stack(rows)
-
-
 @dataclass
 class ImageBlock:
-    """Some images that follow each other, and what became of them."""
+    """Consecutive images with their embeddings."""
 
     images: list[LabeledImage]
-    rows: list[UnitRows]  # of each embedder: shape (images, views, dim), zeros where there is none
-    bad: dict[int, BadImage] = field(default_factory=dict)  # by position: those that cannot be read
+    # Of each embedder: shape (images, views, dim); zeros for unreadable images.
+    rows: list[UnitRows]
+    bad: dict[int, BadImage] = field(default_factory=dict)  # unreadable images by position
     digests: list[bytes] = field(default_factory=list)
-    # For each embedder what is neither stored nor, by its key, the same as an earlier one here.
-    missing: list[list[_Place]] = field(default_factory=list)
+    # For each embedder the views to compute: neither stored nor equal to an earlier one of the block.
+    missing: list[list[_ViewIndex]] = field(default_factory=list)
     keys: list[bytes] = field(default_factory=list)
+    first: dict[bytes, int] = field(default_factory=dict)  # where each distinct key comes first
 
 
 @dataclass(frozen=True)
 class ImageStream:
-    """Images and the embedders that see them: each is read once for its digest, and decoded at most once.
+    """Embeds images with several encoders; each image is hashed once and decoded at most once.
 
-    Iterating gives the images in order, a block at a time. An image that cannot be read does not stop
-    the others.
-
-    Parameters
-    ----------
-    images : iterable of LabeledImage
-        Read a block ahead of what is encoded.
-    embedders : sequence of Embedder
-        Each with its store, in which embeddings are found and kept.
-    views : int
-        Views of each image; the first is the image itself.
-    scale : (float, float)
-        Least and largest share of the image that a view shows.
-    workers : int, optional
-        Threads that read and decode; by default those of the process.
-    advance : callable, optional
-        Called with the number of views that the last embedder finished.
-
-    Examples
-    --------
-    >>> from PIL import Image
-    >>> from promptboost.encoders.embedder import Embedder
-    >>> red = LabeledImage("0", "", Image.new("RGB", (8, 8), "red"))
-    >>> embedder = Embedder.open("fake:16-0", cache=False)
-    >>> [block.rows[0].shape for block in ImageStream([red, red], [embedder])]
-    [(2, 1, 16)]
+    Iterating returns the images in order, a block at a time; unreadable ones are in ``bad``. The first of
+    the `views` is the image itself. `advance` is called with the number of views that are done.
     """
 
     images: Iterable[LabeledImage]
@@ -380,182 +384,185 @@ class ImageStream:
     advance: Advance | None = None
 
     def __iter__(self) -> Iterator[ImageBlock]:
-        with ThreadPoolExecutor(self.workers or thread_count()) as pool:
+        with (
+            ThreadPoolExecutor(self.workers or thread_count()) as pool,
+            ThreadPoolExecutor(1) as device,
+        ):
             try:
-                yield from self._encoded(pool)
+                yield from self._encoded(pool, device)
             except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
+                for threads in (pool, device):
+                    threads.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def _encoded(self, pool: ThreadPoolExecutor) -> Iterator[ImageBlock]:
-        decoded: dict[_Place, Image] = {}
-        for block, index, images in self._decoded(pool):
-            if index is not None and isinstance(images, BadImage):
-                block.bad[index] = images
-            elif index is not None and not isinstance(images, BadImage):
-                decoded.update({(index, view): image for view, image in images.items()})
-            if index is None or len(decoded) >= ENCODED_AT_ONCE:
-                self._encode(block, decoded)
-                decoded = {}
-            if index is None:
+    def _encoded(
+        self, pool: ThreadPoolExecutor, device: ThreadPoolExecutor
+    ) -> Iterator[ImageBlock]:
+        """Finish blocks whose batches are all computed."""
+        for block, number, job in prefetched(self._batched(pool, device), _BATCHES_AHEAD):
+            if job is None:
                 self._finish(block)
                 yield block
+            elif (computed := job.result()) and self.advance and number == len(self.embedders) - 1:
+                self.advance(computed)
+
+    def _batched(
+        self, pool: ThreadPoolExecutor, device: ThreadPoolExecutor
+    ) -> "Iterator[tuple[ImageBlock, int, Future[int] | None]]":
+        """Submit batches of each encoder; no job ends a block."""
+        waiting: list[list[tuple[_ViewIndex, Any]]] = [[] for _ in self.embedders]
+        # The images of a batch are decoded while the one before it is computed.
+        ahead = max(1, max(self._sizes) // self.views)
+        for block, index, inputs in prefetched(self._decoded(pool), ahead):
+            if inputs is not None:
+                try:
+                    for batch, views in zip(waiting, inputs.result(), strict=True):
+                        batch += [((index, view), value) for view, value in views]
+                except ImageError as error:
+                    block.bad[index] = error.bad
+            for number, batch in enumerate(waiting):
+                while len(batch) >= (size := self._sizes[number]) or (inputs is None and batch):
+                    yield block, number, device.submit(self._encode, block, number, batch[:size])
+                    del batch[:size]
+            if inputs is None:
+                yield block, -1, None
+
+    @property
+    def _sizes(self) -> list[int]:
+        """The number of images in a batch of each encoder, which shrinks if memory runs out."""
+        encoders = (embedder.encoder for embedder in self.embedders)
+        return [getattr(encoder, "batch_size", ENCODED_AT_ONCE) for encoder in encoders]
 
     def _decoded(
         self, pool: ThreadPoolExecutor
-    ) -> Iterator[tuple[ImageBlock, int | None, "dict[int, Image] | BadImage"]]:
-        """Return images in order while the pool works on the next ones; no number ends a block."""
-        waiting: deque[tuple[ImageBlock, int | None, Future[dict[int, Image] | BadImage]]] = deque()
-        ends: Future[dict[int, Image] | BadImage] = Future()
-        ends.set_result({})
-        ahead = 0
-        for block in self._looked_up(pool):
-            wanted: dict[int, set[int]] = {}
-            for index, view in sorted(set().union(*block.missing)):
-                wanted.setdefault(index, set()).add(view)
-            for index, views in wanted.items():
-                waiting.append((block, index, pool.submit(self._views, block, index, views)))
-                ahead += self.views
-                # Enough to keep the threads busy during one call of an encoder, and no more: images
-                # are large.
-                while waiting[0][1] is None or (ahead > ENCODED_AT_ONCE and len(waiting) > 1):
-                    before, number, future = waiting.popleft()
-                    ahead -= 0 if number is None else self.views
-                    yield before, number, future.result()
-            waiting.append((block, None, ends))
-            while waiting and waiting[0][1] is None:
-                yield waiting.popleft()[0], None, {}
-        for block, number, future in waiting:
-            yield block, number, future.result()
+    ) -> "Iterator[tuple[ImageBlock, int, Future[_Inputs] | None]]":
+        """Submit the images that some encoder lacks; no job ends a block."""
+        size = max(1, max(STORED_AT_ONCE, *self._sizes) // self.views)
+        source = iter(self.images)
+        hashed = (
+            (images, [pool.submit(image.digest) for image in images])
+            for images in iter(lambda: list(islice(source, size)), [])
+        )
+        # The next block is read and hashed meanwhile.
+        for images, digests in prefetched(hashed, 1):
+            block = self._block(images, digests)
+            views: dict[int, list[list[int]]] = {}
+            for number, missing in enumerate(block.missing):
+                for index, view in missing:
+                    views.setdefault(index, [[] for _ in self.embedders])[number].append(view)
+            for index in sorted(views):
+                yield block, index, pool.submit(self._inputs, block, index, views[index])
+            yield block, -1, None
 
-    def _looked_up(self, pool: ThreadPoolExecutor) -> Iterator[ImageBlock]:
-        """Return blocks with what is stored of them, while the next one is read and hashed."""
-        coming: deque[tuple[list[LabeledImage], list[Future[bytes | BadImage]]]] = deque()
-        source, count = iter(self.images), max(1, STORED_AT_ONCE // self.views)
-        while images := list(islice(source, count)):
-            coming.append((images, [pool.submit(_digest, image) for image in images]))
-            if len(coming) > 1:
-                yield self._found(*coming.popleft())
-        for part in coming:
-            yield self._found(*part)
-
-    def _found(
-        self, images: list[LabeledImage], hashed: "list[Future[bytes | BadImage]]"
-    ) -> ImageBlock:
-        none = [b""] * self.views
+    def _block(self, images: list[LabeledImage], digests: "list[Future[bytes]]") -> ImageBlock:
         block = ImageBlock(images, [])
-        for index, future in enumerate(hashed):
-            digest = future.result()
-            if isinstance(digest, BadImage):
-                block.bad[index], digest = digest, b""
-            block.digests.append(digest)
-            block.keys += view_keys(digest, self.views, self.scale) if digest else none
-        first = {key: position for key, position in _first(block.keys).items() if key}
+        for index, future in enumerate(digests):
+            try:
+                block.digests.append(future.result())
+                keys = view_keys(block.digests[index], self.views, self.scale)
+            except ImageError as error:
+                block.bad[index] = error.bad
+                block.digests.append(b"")
+                keys = [b""] * self.views
+            for key in keys:
+                block.first.setdefault(key, len(block.keys))
+                block.keys.append(key)
+        first = {key: position for key, position in block.first.items() if key}
         positions = list(first.values())
         for embedder in self.embedders:
             rows = np.zeros((len(block.keys), embedder.dim), dtype=np.float32)
-            rows[positions], missing = _stored_rows(embedder, list(first))
+            rows[positions], missing = embedder.stored(list(first))
             block.rows.append(rows.reshape(len(images), self.views, embedder.dim))
             block.missing.append([divmod(positions[i], self.views) for i in missing])
         if self.advance is not None:
             self.advance(len(block.keys) - len(block.missing[-1]))
         return block
 
-    def _views(
-        self, block: ImageBlock, index: int, views: set[int]
-    ) -> "dict[int, Image] | BadImage":
+    def _inputs(self, block: ImageBlock, index: int, views: list[list[int]]) -> "_Inputs":
+        """Open an image, and preprocess the views that each encoder lacks."""
         digest = block.digests[index]
-        try:
-            image = _opened(block.images[index], digest)
-        except ImageError as error:
-            return error.bad
-        return {
+        image = _opened(block.images[index], digest)
+        images = {
             view: draw_view(image, _VIEW_SEED, digest, view, scale=self.scale) if view else image
-            for view in sorted(views)
+            for view in set().union(*views)
         }
+        return [
+            [(view, _preprocessed(embedder.encoder, images[view])) for view in lacking]
+            for embedder, lacking in zip(self.embedders, views, strict=True)
+        ]
 
-    def _encode(self, block: ImageBlock, decoded: "dict[_Place, Image]") -> None:
-        """Encode views for each embedder that has no embedding of them."""
-        for embedder, rows, missing in zip(self.embedders, block.rows, block.missing, strict=True):
-            wanted = set(missing)
-            places = [place for place in decoded if place in wanted]
-            for start in range(0, len(places), ENCODED_AT_ONCE):
-                some = places[start : start + ENCODED_AT_ONCE]
-                encoded = embedder.encoder.encode_images([decoded[place] for place in some])
-                rows[tuple(np.transpose(some))] = encoded
-                embedder.computed["images"] += len(some)
-                if self.advance is not None and embedder is self.embedders[-1]:
-                    self.advance(len(some))
+    def _encode(self, block: ImageBlock, number: int, batch: list[tuple[_ViewIndex, Any]]) -> int:
+        """Encode a batch into the rows of its block; return its size."""
+        positions, inputs = zip(*batch, strict=True)
+        embedder = self.embedders[number]
+        block.rows[number][tuple(np.transpose(positions))] = _rows_of(embedder.encoder, inputs)
+        embedder.computed["images"] += len(batch)
+        return len(batch)
 
     def _finish(self, block: ImageBlock) -> None:
-        """Store what is new, and give repeated images the embeddings of the first of them."""
-        first = _first(block.keys)
-        repeated = [first[key] for key in block.keys]
-        for number, (embedder, places) in enumerate(
-            zip(self.embedders, block.missing, strict=True)
-        ):
+        """Store new embeddings, and copy those of repeated images."""
+        originals = [block.first[key] for key in block.keys]
+        for number, embedder in enumerate(self.embedders):
             rows = block.rows[number].reshape(-1, embedder.dim)
-            new = [i * self.views + view for i, view in places if i not in block.bad]
-            if new and embedder.store is not None:
-                try:
-                    rows[new] = embedder.store.add(
-                        embedder.fingerprint,
-                        [block.keys[position] for position in new],
-                        rows[new],
-                        name=embedder.id,
-                    )
-                except StoreError as error:
-                    embedder.do_without(error)
-            block.rows[number] = rows[repeated].reshape(block.rows[number].shape)
+            missing = block.missing[number]
+            new = [i * self.views + view for i, view in missing if i not in block.bad]
+            if new:
+                rows[new] = embedder.add([block.keys[position] for position in new], rows[new])
+            block.rows[number] = rows[originals].reshape(block.rows[number].shape)
         for index, digest in enumerate(block.digests):
-            original = first[block.keys[index * self.views]] // self.views
+            original = originals[index * self.views] // self.views
             if digest and original in block.bad and index not in block.bad:
                 reason = block.bad[original].reason
                 block.bad[index] = BadImage(block.images[index].name, reason)
 
 
+def prefetched(items: Iterable[Item], ahead: int) -> Iterator[Item]:
+    """Yield items after the next `ahead` are created, so that jobs they submit run meanwhile."""
+    waiting: deque[Item] = deque()
+    for job in items:
+        waiting.append(job)
+        if len(waiting) > ahead:
+            yield waiting.popleft()
+    yield from waiting
+
+
+def _preprocessed(encoder: Encoder, image: "Image") -> Any:
+    return encoder.preprocess(image) if isinstance(encoder, StagedEncoder) else image
+
+
+def _rows_of(encoder: Any, inputs: Sequence[Any]) -> UnitRows:
+    """Encode a batch; in halves, as all later ones, if it does not fit into the memory of a GPU."""
+    staged = isinstance(encoder, StagedEncoder)
+    try:
+        rows: UnitRows = (encoder.encode_preprocessed if staged else encoder.encode_images)(inputs)
+        return rows
+    except Exception as error:  # torch and other libraries have no common base for it
+        if "out of memory" not in str(error).lower() or len(inputs) == 1:
+            raise
+    half = encoder.batch_size = len(inputs) // 2
+    return np.concatenate([_rows_of(encoder, inputs[:half]), _rows_of(encoder, inputs[half:])])
+
+
+def members_of(encoder: Encoder) -> tuple[Any, ...]:
+    """Return the encoders of a group, or the encoder itself."""
+    return getattr(encoder, "members", (encoder,))
+
+
 def view_keys(digest: bytes, views: int, scale: tuple[float, float]) -> list[bytes]:
-    """Return the keys in the store of an image and its crops, by the digest of its content."""
+    """Return the keys in the store of an image and its crops, by its digest."""
     from promptboost.encoders.store import image_key
 
-    return [image_key(digest, name) for name in _view_names(views, scale)]
-
-
-@lru_cache(maxsize=16)
-def _view_names(views: int, scale: tuple[float, float]) -> tuple[str, ...]:
-    crops = (view_name(_VIEW_SEED, number, scale) for number in range(1, views))
-    return (ORIGINAL, *crops)
-
-
-def _first(keys: Sequence[bytes]) -> dict[bytes, int]:
-    """Return where each key comes first."""
-    first: dict[bytes, int] = {}
-    for position, key in enumerate(keys):
-        first.setdefault(key, position)
-    return first
-
-
-def _stored_rows(embedder: "Embedder", keys: list[bytes]) -> tuple[UnitRows, list[int]]:
-    if embedder.store is not None:
-        try:
-            return embedder.store.find(embedder.fingerprint, keys, dim=embedder.dim)
-        except StoreError as error:
-            embedder.do_without(error)
-    return np.zeros((len(keys), embedder.dim), dtype=np.float32), list(range(len(keys)))
-
-
-def _digest(image: LabeledImage) -> bytes | BadImage:
-    try:
-        return image.digest()
-    except ImageError as error:
-        return error.bad
+    low, high = map(float, scale)
+    # "crop-1" is the version of draw_view.
+    crops = (f"crop-1/{low}-{high}/seed-{_VIEW_SEED}/{number}" for number in range(1, views))
+    return [image_key(digest, name) for name in ("original", *crops)]
 
 
 def _opened(image: LabeledImage, digest: bytes) -> "Image":
     source = image.source
     if isinstance(source, Path):
-        source = file_bytes(source, image.name)
-        # A file that changes between hashing and decoding would be stored under a wrong key.
+        source = read_file(source, image.name)[0]
+        # Otherwise it would be stored under a wrong key.
         if replace(image, source=source).digest() != digest:
             raise ImageError(BadImage(image.name, "changed while it was read; run it again"))
     return image.framed(read_image(source, image.name, at_least=WORKING_SIDE))

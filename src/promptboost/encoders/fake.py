@@ -1,4 +1,4 @@
-"""An encoder that needs no weights: for tests, examples and trying things out."""
+"""FakeEncoder: an encoder without weights, for tests and examples."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ class FakeEncoder:
     dim : int, default=32
         Length of the rows.
     seed : int, default=0
-        Another seed is another model: the same words, other vectors.
+        Seed of the word vectors.
 
     Examples
     --------
@@ -90,7 +90,7 @@ class FakeEncoder:
 
 
 _START = "<start>"
-# What prompts may be made of. Any other word joins the vocabulary when a text has it.
+# The initial vocabulary; other words are added when a text has them.
 _LIST = """
 a an the of in on with and photo image drawing small large old new dark light bright pale red
 green blue yellow white black round long bird fish tree flower stone water fire ice sky house road

@@ -1,7 +1,9 @@
 """ImageGraph: the image tower of an encoder as an ONNX graph, for programs without promptboost."""
 
+import io
 import json
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -12,20 +14,16 @@ from promptboost.encoders.base import Encoder
 from promptboost.errors import EncoderError
 
 if TYPE_CHECKING:
+    import torch
     from PIL.Image import Image
 
 
 @dataclass(frozen=True)
 class ImageGraph:
-    """An image tower as ONNX: pixels in, embeddings out.
+    """An image tower as the content of an ONNX file.
 
-    Attributes
-    ----------
-    model : bytes
-        The content of an ONNX file with one input ``pixels``, uint8 of shape (n, size, size, 3), RGB, and
-        one output ``embeddings``, float32 of shape (n, dim), rows of length one.
-    preprocessing : mapping
-        How an image becomes such pixels, as plain data.
+    The input ``pixels`` is uint8 of shape (n, size, size, 3), RGB; the output ``embeddings`` is float32 of
+    shape (n, dim), with rows of length one. `preprocessing` describes how an image becomes such pixels.
     """
 
     model: bytes
@@ -40,11 +38,11 @@ class GraphEncoder(Protocol):
         """Return the image tower."""
 
     def pixels(self, image: "Image") -> NDArray[np.uint8]:
-        """Return what the graph takes for an image, (size, size, 3)."""
+        """Return the input of the graph for an image, (size, size, 3)."""
 
 
 def graph_encoder(encoder: Encoder) -> GraphEncoder:
-    """Return the encoder behind a store, if its image tower can be written as a graph."""
+    """Return the encoder without its store; raise EncoderError if it cannot be exported."""
     inner: Any = encoder
     while hasattr(inner, "encoder"):  # a store is in front of it
         inner = inner.encoder
@@ -56,35 +54,63 @@ def graph_encoder(encoder: Encoder) -> GraphEncoder:
     return inner
 
 
+_OPSET = 18
+
+
+def traced_graph(
+    tower: "Callable[..., torch.Tensor]",
+    examples: "tuple[torch.Tensor, ...]",
+    axes: Mapping[str, Mapping[int, str]],
+    output: str,
+) -> bytes:
+    """Return a function of torch, from tensors to rows, as the content of an ONNX file.
+
+    `axes` has the names of the inputs, each with the names of its axes of any length.
+    """
+    import torch
+
+    class Traced(torch.nn.Module):
+        def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+            return tower(*inputs)
+
+    file: Any = io.BytesIO()  # the types of the exporter do not allow it
+    # The fused attention of torch has no counterpart in ONNX.
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")  # on how it traces, which is not the user's
+            torch.onnx.export(
+                Traced().eval(),
+                examples,
+                file,
+                input_names=list(axes),
+                output_names=[output],
+                dynamic_axes={**axes, output: {0: "n"}},
+                opset_version=_OPSET,
+                dynamo=False,
+            )
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+    content: bytes = file.getvalue()
+    return content
+
+
 def classifier_graph(
     graph: ImageGraph, matrix: ArrayLike, class_names: Sequence[str], facts: Mapping[str, str]
 ) -> bytes:
-    """Return an image tower and a class matrix as one ONNX file.
+    """Return an image tower and a class matrix, (K, D), as one ONNX file.
 
-    Parameters
-    ----------
-    graph : ImageGraph
-        The tower.
-    matrix : array of shape (K, D)
-        Class rows: logits are the products of embeddings with them.
-    class_names : sequence of str
-        Their names, kept in the file as JSON under ``class_names``.
-    facts : mapping of str to str
-        What else the file says of itself.
+    Logits are the products of embeddings with the rows of `matrix`. `facts` are metadata of the file.
     """
     import onnx
-    from onnx import helper, numpy_helper
+    from onnx import helper, numpy_helper, parser
 
     model = onnx.load_from_string(graph.model)
     columns = np.ascontiguousarray(np.asarray(matrix, dtype=np.float32).T)
-    (embeddings,) = (output.name for output in model.graph.output)
     model.graph.initializer.append(numpy_helper.from_array(columns, "class_matrix"))
-    model.graph.node.append(
-        helper.make_node("MatMul", [embeddings, "class_matrix"], ["logits"], "classify")
-    )
-    model.graph.node.append(
-        helper.make_node("Softmax", ["logits"], ["probabilities"], "probabilities", axis=-1)
-    )
+    model.graph.node.append(parser.parse_node("logits = MatMul (embeddings, class_matrix)"))
+    model.graph.node.append(parser.parse_node("probabilities = Softmax <axis = -1> (logits)"))
     shape = ["n", columns.shape[1]]
     model.graph.output.extend(
         helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class EncoderGroup:
-    """Several encoders, whose embeddings of the same images or texts are next to each other.
+    """Several encoders used as one; their embeddings are concatenated.
 
     Each encoder has a block of columns, and all blocks are as wide as the widest, padded with zeros. It
     implements :class:`~promptboost.Encoder`, except that each block has length one, not the row.
@@ -80,13 +80,7 @@ class EncoderGroup:
 
 
 def join(rows: Sequence[ArrayLike]) -> NDArray[Any]:
-    """Put the embeddings of several encoders next to each other, in blocks of equal width.
-
-    Examples
-    --------
-    >>> join([[[1.0, 0.0]], [[1.0]]])
-    array([[1., 0., 1., 0.]])
-    """
+    """Put the embeddings of several encoders next to each other, in blocks of equal width."""
     blocks = [np.asarray(block) for block in rows]
     if len(blocks) == 1:
         return blocks[0]
@@ -108,9 +102,3 @@ def split(rows: NDArray[Any], dims: Sequence[int]) -> list[NDArray[Any]]:
         np.ascontiguousarray(rows[..., number * width : number * width + dim])
         for number, dim in enumerate(dims)
     ]
-
-
-def open_embedder(names: Sequence[str], **options: Any) -> Embedder | EncoderGroup:
-    """Load an encoder by its name, or a group of several; options as for :meth:`Embedder.open`."""
-    embedders = [Embedder.open(name, **options) for name in names]
-    return embedders[0] if len(embedders) == 1 else EncoderGroup(embedders)

@@ -1,13 +1,18 @@
-"""From the name a user types to an encoder."""
+"""Encoders by name."""
 
+import csv
 import re
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import groupby
+from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 from urllib.parse import parse_qsl
+
+import msgspec
 
 from promptboost.config import AUTO
 from promptboost.encoders.base import ENCODER_PARTS, Encoder
@@ -18,35 +23,30 @@ from promptboost.plugins import import_object, load_plugins
 ENTRY_POINTS = "promptboost.encoders"
 Loader = Callable[..., Encoder]
 _registered: dict[str, Loader] = {}
-# Encoders that need no hub and no code of others.
+Precision = Literal["fp16", "bf16", "fp32"]
+PRECISIONS = get_args(Precision)
+# Ends the name of an encoder in another than its usual precision, which changes its embeddings.
+_IN_PRECISION = "?precision="
+_defaults: dict[str, Any] = {}
+# Encoders that need no hub and no other package.
 _MADE_HERE = ("conse", "fake")
 
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """What to know about a model before loading it.
-
-    Attributes
-    ----------
-    name, title : str
-        What to type, and what papers call it.
-    resolution : int
-        Side in pixels of the images it looks at.
-    parameters : int
-        Number of weights, in millions.
-    quick_gelu : bool
-        Trained with QuickGELU; the loader sees to it that the model also runs with it.
-    """
+    """Facts about a model: a row of ``models.csv``."""
 
     family: str
-    name: str
-    title: str
+    name: str  # to type
+    title: str  # in papers
     dim: int
-    resolution: int
+    resolution: int  # side of an image in pixels
     context_length: int
-    parameters: int
-    quick_gelu: bool = False
-    note: str = ""
+    parameters: int  # in millions
+    quick_gelu: bool  # trained with QuickGELU, and run with it
+    image_gflop: float | None  # operations to embed an image, as open_clip publishes them
+    text_gflop: float | None
+    note: str
 
     @property
     def size(self) -> int:
@@ -54,74 +54,21 @@ class ModelRecord:
         return 4 * self.parameters
 
 
-_BOTH_WAYS = "text tower attends to padding"
-_WORLD = "multilingual"
-_NO_HUB = "needs no model hub; not trained on pairs of images and texts"
-_SWAPPED = "the image net of {}, the sentence encoder of {}; needs no model hub"
-_SWAPPED_2_0, _SWAPPED_0_2 = _SWAPPED.format("lite2", "lite0"), _SWAPPED.format("lite0", "lite2")
-# Name, title, dim, resolution, context length, millions of weights, QuickGELU, note.
-# fmt: off
-_FAMILIES: dict[str, list[tuple[str, str, int, int, int, int, bool, str]]] = {
-    "OpenAI CLIP": [
-        ("RN50/openai", "RN50", 1024, 224, 77, 102, True, ""),
-        ("ViT-B-32/openai", "ViT-B/32", 512, 224, 77, 151, True, ""),
-        ("ViT-L-14/openai", "ViT-L/14", 768, 224, 77, 428, True, ""),
-    ],
-    "OpenCLIP": [
-        ("ViT-B-16/laion2b_s34b_b88k", "ViT-B/16", 512, 224, 77, 150, False, ""),
-        ("ViT-L-14/laion2b_s32b_b82k", "ViT-L/14", 768, 224, 77, 428, False, ""),
-        ("ViT-H-14/laion2b_s32b_b79k", "ViT-H/14", 1024, 224, 77, 986, False, ""),
-        ("ViT-g-14/laion2b_s34b_b88k", "ViT-g/14", 1024, 224, 77, 1367, False, ""),
-    ],
-    "DFN": [
-        ("ViT-B-16/dfn2b", "ViT-B/16", 512, 224, 77, 150, True, ""),
-        ("ViT-L-14/dfn2b", "ViT-L/14", 768, 224, 77, 428, True, ""),
-        ("ViT-H-14/dfn5b", "ViT-H/14", 1024, 224, 77, 986, True, ""),
-    ],
-    "CLIPA-v2": [
-        ("ViT-L-14-CLIPA/datacomp1b", "ViT-L/14", 768, 224, 32, 414, False, _BOTH_WAYS),
-        ("ViT-H-14-CLIPA/datacomp1b", "ViT-H/14", 1024, 224, 32, 968, False, _BOTH_WAYS),
-    ],
-    "SigLIP2": [
-        ("ViT-B-16-SigLIP2/webli", "ViT-B/16", 768, 224, 64, 375, False, _BOTH_WAYS),
-        ("ViT-L-16-SigLIP2-256/webli", "ViT-L/16", 1024, 256, 64, 882, False, _BOTH_WAYS),
-        ("ViT-gopt-16-SigLIP2-256/webli", "ViT-g-opt/16", 1536, 256, 64, 1871, False, _BOTH_WAYS),
-    ],
-    "MetaCLIP2": [
-        ("ViT-H-14-worldwide/metaclip2_worldwide", "ViT-H/14", 1024, 224, 77, 1859, True, _WORLD),
-        ("ViT-bigG-14-worldwide/metaclip2_worldwide", "ViT-G/14", 1280, 224, 77, 3630, False, _WORLD),
-    ],
-    "EVA-02": [
-        ("EVA02-B-16/merged2b_s8b_b131k", "ViT-B/16", 512, 224, 77, 150, False, ""),
-        ("EVA02-L-14/merged2b_s4b_b131k", "ViT-L/14", 768, 224, 77, 428, False, ""),
-        ("EVA02-E-14/laion2b_s4b_b115k", "ViT-E/14", 1024, 224, 77, 4705, False, ""),
-    ],
-    "ConSE": [
-        ("conse:lite0", "EfficientNet-Lite0 + MiniLM-L6", 384, 224, 256, 27, False, _NO_HUB),
-        ("conse:lite2", "EfficientNet-Lite2 + MiniLM-L3", 384, 260, 128, 23, False, _NO_HUB),
-        ("conse:lite2-l6", "EfficientNet-Lite2 + MiniLM-L6", 384, 260, 256, 29, False, _SWAPPED_2_0),
-        ("conse:lite0-l3", "EfficientNet-Lite0 + MiniLM-L3", 384, 224, 128, 21, False, _SWAPPED_0_2),
-    ],
-}
-# fmt: on
-MODELS = tuple(
-    ModelRecord(family, *fields) for family, models in _FAMILIES.items() for fields in models
-)
+def _read_models() -> tuple[ModelRecord, ...]:
+    text = (resources.files(__package__) / "models.csv").read_text(encoding="utf-8")
+    rows = [
+        {name: value or ("" if name == "note" else None) for name, value in row.items()}
+        for row in csv.DictReader(text.splitlines())
+    ]
+    return tuple(msgspec.convert(rows, list[ModelRecord], strict=False))
 
 
-def models_by_family() -> dict[str, list[ModelRecord]]:
-    """Group the models by family, in the order of the paper.
-
-    Examples
-    --------
-    >>> [record.title for record in models_by_family()["OpenAI CLIP"]]
-    ['RN50', 'ViT-B/32', 'ViT-L/14']
-    """
-    return {family: list(records) for family, records in groupby(MODELS, lambda r: r.family)}
+#: The models of the paper and the ConSE encoders, in the order of the paper.
+MODELS = _read_models()
 
 
 def register_encoder(prefix: str, loader: Loader) -> None:
-    """Make encoders loadable under names of the form ``prefix:rest``.
+    """Make encoders loadable under names of the form ``prefix:argument``.
 
     An installed package does the same without being imported first, by the entry point
     ``prefix = "package.module:loader"`` in the group ``promptboost.encoders``.
@@ -131,14 +78,14 @@ def register_encoder(prefix: str, loader: Loader) -> None:
     prefix : str
         Letters, digits, ``-`` and ``_``.
     loader : callable
-        Called as ``loader(rest, device=device)``, with further parameters of
+        Called as ``loader(argument, device=device)``, with further parameters of
         :func:`load_encoder` by name; returns an :class:`~promptboost.Encoder`. A class
-        will do. :func:`promptboost.testing.check_encoder` tells what an encoder lacks.
+        will do. :func:`promptboost.testing.check_encoder` checks an encoder.
 
     Examples
     --------
     >>> from promptboost.encoders.fake import FakeEncoder
-    >>> register_encoder("small", lambda rest, device=None: FakeEncoder(dim=int(rest)))
+    >>> register_encoder("small", lambda argument, device=None: FakeEncoder(dim=int(argument)))
     >>> load_encoder("small:8").dim
     8
     """
@@ -150,45 +97,22 @@ def register_encoder(prefix: str, loader: Loader) -> None:
     _registered[prefix] = loader
 
 
-def is_registered(prefix: str) -> bool:
-    """Tell whether an installed package, or this process, declares encoders of a prefix."""
-    return prefix in _registered or prefix in load_plugins(ENTRY_POINTS)
-
-
 def check_trusted(name: str, *, allow_download: bool = False) -> None:
-    """Check that an encoder named by a file may be loaded without asking.
+    """Check that an encoder named by a file may be loaded without the user's consent.
 
-    It may if promptboost or an installed package makes it without a hub, if its weights are here, or
-    if it was used on this machine before, so that the embedding store knows it.
-
-    Parameters
-    ----------
-    name : str
-        As the file has it.
-    allow_download : bool, default=False
-        Whether weights may come from a model hub. Code is never imported because a file names it.
-
-    Raises
-    ------
-    EncoderError
-        If it may not; the message says what would happen, and how to allow it.
-
-    Examples
-    --------
-    >>> check_trusted("fake:32-0")
-    >>> check_trusted("os:system?command=true")
-    Traceback (most recent call last):
-    promptboost.errors.EncoderError: the file names the encoder 'os:system?command=true', which is \
-code that would be imported and run; if you know it and want that, name it yourself: --encoder \
-'os:system?command=true' (in Python: encoder=...)
+    That holds if promptboost or an installed package creates it without a hub, if its weights are on
+    this machine, or if the embedding store contains embeddings of it. With `allow_download`, weights may
+    come from a hub. Code is never imported because a file names it.
     """
-    kind, _, rest = name.partition(":")
-    if kind in _MADE_HERE or name in _known_here():
+    name = name.partition(_IN_PRECISION)[0]
+    kind, _, path = name.partition(":")
+    if kind in _MADE_HERE or name in _used_before():
         return
+    from promptboost.encoders.hub_files import is_model_here
     from promptboost.encoders.openclip.weights import is_here
 
-    if kind != "hf-hub" and rest and re.fullmatch(r"[\w.-]+", kind):
-        if is_registered(kind):
+    if kind not in ("hf-hub", *_TOWERS) and path and re.fullmatch(r"[\w.-]+", kind):
+        if kind in _registered or kind in load_plugins(ENTRY_POINTS):
             return
         raise EncoderError(
             f"the file names the encoder {name!r}, which is code that would be imported and run; if "
@@ -199,7 +123,9 @@ code that would be imported and run; if you know it and want that, name it yours
             f"the file names the encoder {AUTO!r}, which asks a model hub what there is and is no model; "
             "name one yourself: --encoder NAME (in Python: encoder=...)"
         )
-    if allow_download or not ("/" in name or "@" in name) or is_here(name):
+    if allow_download or not ("/" in name or "@" in name):
+        return
+    if is_model_here(path) if kind in _TOWERS else is_here(name):
         return
     raise EncoderError(
         f"the file names the encoder {name!r}, which is not on this machine and would be got from a "
@@ -207,41 +133,81 @@ code that would be imported and run; if you know it and want that, name it yours
     )
 
 
-def _known_here() -> set[str]:
+def _used_before() -> set[str]:
     """Return the names of the encoders that were used on this machine before."""
     from promptboost.encoders.store import EmbeddingStore
 
     try:
-        return {share.name for share in EmbeddingStore().report().encoders if share.name}
-    except (PromptBoostError, OSError):  # a store that cannot be read knows nothing
+        names = (share.name or "" for share in EmbeddingStore().report().encoders)
+        return {name.partition(_IN_PRECISION)[0] for name in names}
+    except (PromptBoostError, OSError):  # the store cannot be read
         return set()
 
 
-def load_encoder(name: str, *, device: str | None = None, **parameters: Any) -> Encoder:
-    """Load the encoder that a name stands for.
+@contextmanager
+def encoder_defaults(
+    *, batch_size: int | str | None = None, precision: Precision | None = None
+) -> Iterator[None]:
+    """Load encoders with these parameters of :func:`load_encoder` where none are given.
+
+    Examples
+    --------
+    >>> with encoder_defaults(batch_size=16):
+    ...     load_encoder("fake:32-0").batch_size
+    16
+    """
+    outer = dict(_defaults)
+    _defaults.update(batch_size=batch_size, precision=precision)
+    try:
+        yield
+    finally:
+        _defaults.clear()
+        _defaults.update(outer)
+
+
+def load_encoder(
+    name: str,
+    *,
+    device: str | None = None,
+    batch_size: int | Literal["auto"] | None = None,
+    precision: Precision | None = None,
+    **parameters: Any,
+) -> Encoder:
+    """Load an encoder by its name.
 
     Parameters
     ----------
     name : str
         One of
 
-        * ``ViT-B-32/openai``: an architecture and published weights that open_clip knows;
+        * ``ViT-B-32/openai``: an architecture and published weights of open_clip;
         * ``hf-hub:org/name``: an open_clip model on the Hugging Face hub;
         * ``ViT-B-32@path/to/weights.safetensors``: an architecture and a checkpoint on disk. Where
           weights of the architecture exist with and without QuickGELU, type
           ``ViT-B-32-quickgelu@...`` for those with;
-        * ``conse:lite0``, ``conse:lite2``: made of parts from package registries, no hub needed.
-          Settings may follow: ``conse:lite0?temperature=2``;
+        * ``onnx:org/name``, ``onnx:path/to/folder``: two towers as ONNX files, in the layout of
+          Transformers.js, without torch;
+        * ``hf:org/name``, ``hf:path/to/folder``: a model of transformers with image and text features;
+        * ``st:org/name``, ``st:path/to/folder``: a model of sentence-transformers for images and texts;
+        * ``conse:lite0``, ``conse:lite2``: made of parts from package registries, no hub needed;
         * ``auto``: ``ViT-B-32/openai`` if open_clip is installed and its weights are on this machine or
-          at a hub that answers, else ``conse:lite0``;
+          at a hub that answers; without torch the same model as ONNX if it is on this machine; else
+          ``conse:lite0``;
         * ``fake:32-0``: for tests, with the dimension and the seed;
-        * ``prefix:rest``: of another package, see :func:`register_encoder`;
+        * ``prefix:argument``: of another package, see :func:`register_encoder`;
         * ``package.module:Class``: a class that can be imported. Settings may follow:
           ``package.module:Class?size=3`` passes ``size="3"``.
     device : str, optional
         Where to run, as torch spells it. By default CUDA, then MPS, then the processor.
+    batch_size : int or "auto", optional
+        Images of a batch. By default 64, and 256 on a GPU; halved while a batch does not fit into its
+        memory.
+    precision : {"fp16", "bf16", "fp32"}, optional
+        Number type of the networks, by default fp16 on CUDA and else fp32. It changes the embeddings, so
+        that it becomes a part of the encoder's name: ``ViT-B-32/openai?precision=bf16``, which can be
+        given as well.
     **parameters
-        ``temperature`` and ``template`` of ConSE encoders, ``batch_size`` of open_clip models.
+        Those of encoders of other packages.
 
     Returns
     -------
@@ -264,37 +230,64 @@ def load_encoder(name: str, *, device: str | None = None, **parameters: Any) -> 
     promptboost.errors.EncoderError: There is no encoder 'conse:lite1'. Did you mean conse:lite2, \
 conse:lite0 or conse:lite2-l6? To see what there is, type: promptboost models
     """
+    name, _, named = full_name(name).partition(_IN_PRECISION)
+    precision = precision or named or None  # type: ignore[assignment]
+    batch_size = _defaults.get("batch_size") if batch_size is None else batch_size
+    if precision is not None:
+        if precision not in PRECISIONS:
+            raise SettingError(f"precision is {precision!r}: give {', '.join(PRECISIONS)}")
+        parameters["precision"] = precision
+    encoder = _loaded(name, device, parameters)
+    if precision is not None and getattr(encoder, "precision", None) == precision:
+        encoder.id += f"{_IN_PRECISION}{precision}"
+    if batch_size not in (None, "auto"):
+        if isinstance(batch_size, str) or batch_size < 1:
+            raise SettingError(f"batch_size is {batch_size!r}: give a number from 1 up, or auto")
+        encoder.batch_size = batch_size  # type: ignore[attr-defined]
+    return encoder
+
+
+def full_name(name: str) -> str:
+    """Return the name of an encoder with its precision, if :func:`encoder_defaults` sets one."""
     if name == AUTO:
         from promptboost.encoders.default import chosen_encoder
 
         name = chosen_encoder().name
-    kind, _, rest = name.partition(":")
-    if kind in _BUILT_IN and rest:
-        return _BUILT_IN[kind](name, rest, device, parameters)
-    if rest and re.fullmatch(r"[\w.-]+", kind):
-        return _load_foreign(name, kind, rest, device, parameters)
+    precision = _defaults.get("precision")
+    if precision is None or _IN_PRECISION in name:
+        return name
+    return f"{name}{_IN_PRECISION}{precision}"
+
+
+def _loaded(name: str, device: str | None, parameters: Mapping[str, Any]) -> Encoder:
+    kind, _, argument = name.partition(":")
+    if kind in _BUILT_IN and argument:
+        return _BUILT_IN[kind](name, argument, device, parameters)
+    if argument and re.fullmatch(r"[\w.-]+", kind):
+        return _load_foreign(name, kind, argument, device, parameters)
     if "@" in name or "/" in name:
-        return _load_openclip(name, rest, device, parameters)
+        return _load_openclip(name, argument, device, parameters)
     raise _unknown(name)
 
 
 def _load_foreign(
-    name: str, kind: str, rest: str, device: str | None, parameters: Mapping[str, Any]
+    name: str, kind: str, argument: str, device: str | None, parameters: Mapping[str, Any]
 ) -> Encoder:
-    """Load an encoder that another package brings."""
+    """Load an encoder of another package."""
+    parameters = dict(parameters)
+    _check_parameters(name, {"precision": parameters.pop("precision", "fp32")}, ())
     loader: Any = _registered.get(kind) or load_plugins(ENTRY_POINTS).get(kind)
     if loader is not None:
-        return _checked(name, loader(rest, device=device, **parameters))
-    path, _, query = rest.partition("?")
+        return _checked(name, loader(argument, device=device, **parameters))
+    path, _, query = argument.partition("?")
     try:
         made_by = import_object(f"{kind}:{path}")
     except SettingError as error:
         raise EncoderError(f"{_unknown(name)}. As package.module:Class: {error}") from error
-    # The name may be of a stranger's file: what is not a class of encoders, such as os:system, is not
-    # called to see what it makes.
+    # The name may come from an untrusted file: call nothing that is not an encoder class.
     methods = ENCODER_PARTS[len(Encoder.__annotations__) :]
-    if not isinstance(made_by, type) or not all(hasattr(made_by, part) for part in methods):
-        lacking = [part for part in ENCODER_PARTS if not hasattr(made_by, part)]
+    if not isinstance(made_by, type) or not all(hasattr(made_by, method) for method in methods):
+        lacking = [member for member in ENCODER_PARTS if not hasattr(made_by, member)]
         raise EncoderError(f"{kind}:{path} is no class of encoders: it lacks {', '.join(lacking)}")
     settings = {**dict(parse_qsl(query, keep_blank_values=True)), **parameters}
     return _checked(name, made_by(**settings))
@@ -303,29 +296,54 @@ def _load_foreign(
 def _checked(name: str, encoder: Any) -> Encoder:
     if isinstance(encoder, Encoder):
         return encoder
-    lacking = [part for part in ENCODER_PARTS if not hasattr(encoder, part)]
+    lacking = [member for member in ENCODER_PARTS if not hasattr(encoder, member)]
     raise EncoderError(
         f"{name} made {type(encoder).__name__}, which is no encoder: it lacks "
-        f"{', '.join(lacking)}. promptboost.testing.check_encoder tells what is missing"
+        f"{', '.join(lacking)}. promptboost.testing.check_encoder checks encoders"
     )
 
 
-def _load_conse(name: str, rest: str, device: str | None, parameters: Mapping[str, Any]) -> Encoder:
-    variant, _, query = rest.partition("?")
-    if f"conse:{variant}" not in {record.name for record in MODELS}:
-        raise _unknown(f"conse:{variant}")
-    settings = {**dict(parse_qsl(query, keep_blank_values=True)), **parameters}
-    _check_parameters(name, settings, ("temperature", "template"))
-    from promptboost.encoders.conse.conse import load_conse
+def _load_conse(
+    name: str, argument: str, device: str | None, parameters: Mapping[str, Any]
+) -> Encoder:
+    _check_parameters(name, parameters, ())
+    if name not in {record.name for record in MODELS}:
+        raise _unknown(name)
+    from promptboost.encoders.conse.conse import ConseEncoder
 
-    return load_conse(variant, device=device, **settings)
+    return ConseEncoder(argument, device)
 
 
-def _load_fake(name: str, rest: str, device: str | None, parameters: Mapping[str, Any]) -> Encoder:
+def _load_towers(
+    name: str, argument: str, device: str | None, parameters: Mapping[str, Any]
+) -> Encoder:
+    """Load a model of another library, or ONNX files, from a folder or a hub."""
+    from promptboost.encoders.runtime import require_modules
+
+    kind = name.partition(":")[0]
+    modules, extra, module, class_name = _TOWERS[kind]
+    _check_parameters(name, parameters, ("precision",) if kind == "hf" else ())
+    require_modules(modules, extra, f"{kind}: encoders")
+    loader = import_object(f"promptboost.encoders.{module}:{class_name}")
+    encoder: Encoder = loader(name, argument, device=device, **parameters)
+    return encoder
+
+
+# What is needed, its extra, and the class.
+_TOWERS = {
+    "onnx": (("onnxruntime", "tokenizers"), "onnx", "onnx_towers", "OnnxEncoder"),
+    "hf": (("torch", "transformers"), "hf", "huggingface", "TransformersEncoder"),
+    "st": (("sentence_transformers",), "st", "sentence_transformer", "SentenceTransformerEncoder"),
+}
+
+
+def _load_fake(
+    name: str, argument: str, device: str | None, parameters: Mapping[str, Any]
+) -> Encoder:
     from promptboost.encoders.fake import FakeEncoder
 
     _check_parameters(name, parameters, ())
-    numbers = re.fullmatch(r"([1-9]\d{0,5})-(\d{1,18})", rest, re.ASCII)
+    numbers = re.fullmatch(r"([1-9]\d{0,5})-(\d{1,18})", argument, re.ASCII)
     if numbers is None:
         raise EncoderError(
             f"{name!r} is not a fake encoder: type the dimension and the seed, as in fake:32-0"
@@ -334,34 +352,42 @@ def _load_fake(name: str, rest: str, device: str | None, parameters: Mapping[str
 
 
 def _load_openclip(
-    name: str, rest: str, device: str | None, parameters: Mapping[str, Any]
+    name: str, argument: str, device: str | None, parameters: Mapping[str, Any]
 ) -> Encoder:
     from promptboost.encoders.openclip import checkpoints
-    from promptboost.encoders.openclip.weights import catalogue, check_reach
+    from promptboost.encoders.openclip.weights import architectures, check_reach
+    from promptboost.encoders.runtime import require_modules
 
-    _check_parameters(name, parameters, ("batch_size",))
-    checkpoints.require_open_clip()
+    _check_parameters(name, parameters, ("precision",))
+    require_modules(["torch", "open_clip"], "clip", "open_clip models")
     in_hub = name.startswith("hf-hub:")
-    if in_hub and rest.count("/") != 1:
+    if in_hub and argument.count("/") != 1:
         raise EncoderError(f"{name!r} should be hf-hub:organization/model")
-    if not in_hub and "@" not in name:
-        published = catalogue().list_pretrained()
-        if tuple(name.rsplit("/", 1)) not in published:
-            raise _unknown(name, ["/".join(pair) for pair in published])
-    check_reach(name)  # before open_clip is loaded, which takes seconds
-    from open_clip import list_models
+    architecture, _, path = name.partition("@")
+    # Fail before open_clip is imported, which takes seconds. Programs that imported it may have
+    # registered other architectures.
+    if in_hub:
+        check_reach(name)
+    elif "open_clip" not in sys.modules and (known := architectures()):
+        if path and architecture not in known:
+            raise _unknown(architecture, known, "architecture")
+        if not path and name.rpartition("/")[0] not in known:
+            raise _unknown(name)
+    from open_clip import list_models, list_pretrained
 
     source = checkpoints.OpenClipName(name, name)
-    if "@" in name:
-        architecture, _, path = name.partition("@")
+    if path:
         if architecture not in list_models():
             raise _unknown(architecture, list_models(), "architecture")
         file = Path(path).expanduser()
         if not file.is_file():
-            raise EncoderError(f"There is no checkpoint {file}, which {name!r} asks for")
+            raise EncoderError(f"There is no checkpoint {file}, named by {name!r}")
         source = checkpoints.OpenClipName(name, architecture, file=file)
     elif not in_hub:
         architecture, _, tag = name.rpartition("/")
+        if (architecture, tag) not in (published := list_pretrained()):
+            raise _unknown(name, ["/".join(pair) for pair in published])
+        check_reach(name)
         source = checkpoints.OpenClipName(name, architecture, tag)
     return checkpoints.load_openclip(source, device=device, **parameters)
 
@@ -370,10 +396,13 @@ _BUILT_IN: dict[str, Callable[[str, str, str | None, Mapping[str, Any]], Encoder
     "conse": _load_conse,
     "fake": _load_fake,
     "hf-hub": _load_openclip,
+    **dict.fromkeys(_TOWERS, _load_towers),
 }
 
 
-def _check_parameters(name: str, given: Iterable[str], known: tuple[str, ...]) -> None:
+def _check_parameters(name: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    if given.get("precision") == "fp32":
+        known = (*known, "precision")
     if strange := sorted(set(given) - set(known)):
         has = f"has the parameters {', '.join(known)}" if known else "has no parameters"
         raise SettingError(f"{name} {has}, not {', '.join(strange)}")

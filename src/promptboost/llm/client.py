@@ -1,9 +1,8 @@
 """Client for one language model, on top of the `openai` and `anthropic` packages."""
 
-import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal, Self, get_args
@@ -14,12 +13,12 @@ from promptboost.errors import PromptBoostError, SettingError
 
 Provider = Literal["openai", "anthropic"]
 
-#: Largest reply in bytes: several hundred thousand words.
-MAX_REPLY_BYTES = 2**20
-#: Larger token counts are counting errors of the server.
-MAX_TOKENS = 10**9
+# Maximum size of a reply in bytes: several hundred thousand words.
+_MAX_REPLY_BYTES = 2**20
 # Servers without keys accept any word, such as "ollama"; shorter keys are not removed from replies.
 _MIN_KEY_LENGTH = 12
+# Estimate for an image of 512 × 512 pixels: 255 by OpenAI's rule, 350 by Anthropic's.
+TOKENS_PER_IMAGE = 350
 # Raised when a reply lacks a field or has one of another type.
 _UNREADABLE = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
@@ -65,18 +64,13 @@ class ModelSettings:
     reply_tokens: int = 2048  # maximum number of tokens per reply
     timeout: float = 120.0  # seconds without data from the server
     max_retries: int = 6  # per question, after server errors and rate limits
-    sample: str = ""  # tells replies to the same question apart in the cache
+    sample: str = ""  # distinguishes replies to the same question in the cache
 
     def __post_init__(self) -> None:
         if self.provider not in get_args(Provider):
             raise SettingError(f"provider must be 'openai' or 'anthropic', not {self.provider!r}")
         if not self.model.strip():
             raise SettingError("model is empty; give the model's name on the server")
-        for name in ("reply_tokens", "timeout"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise SettingError(f"{name} is {getattr(self, name)}, but must be above 0")
-        if self.temperature is not None and not 0 <= self.temperature < float("inf"):
-            raise SettingError(f"temperature is {self.temperature}, but must be 0 or more")
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -117,6 +111,13 @@ class Client:
         self._library: Any = import_module(settings.provider)
         self.settings = settings
         self._key = _key(settings)
+
+        def count(_: object) -> None:
+            try:
+                before_request()
+            except BudgetError as error:
+                raise _StopError(error) from None
+
         try:
             name = "Anthropic" if settings.provider == "anthropic" else "OpenAI"
             self._client = getattr(self._library, name)(
@@ -124,7 +125,7 @@ class Client:
                 base_url=settings.address,
                 timeout=settings.timeout,
                 max_retries=settings.max_retries,
-                http_client=_http_client(self._library, before_request),
+                http_client=_http_client(self._library, count),
             )
         except Exception as error:  # of any type, for example an unsupported proxy
             raise SettingError(
@@ -137,17 +138,18 @@ class Client:
     def __exit__(self, *error: object) -> None:
         self._client.close()
 
-    def ask(self, question: str) -> Reply:
-        """Return the reply to a question; raise an AskError if there is none.
+    def ask(self, question: str, images: Sequence[str] = ()) -> Reply:
+        """Return the reply to a question about images; raise an AskError if there is none.
 
-        If the server sends back the key, it is replaced in replies and errors.
+        Images are data URLs of JPEG files. If the server sends back the key, it is replaced in replies and
+        errors.
         """
         library, anthropic = self._library, self.settings.provider == "anthropic"
         try:
             send = self._ask_anthropic if anthropic else self._ask_openai
-            text, counts, cut_off = send(question)
-        except _Stop as stop:
-            raise type(stop.error)(self._quote(stop.error)) from None
+            text, counts, cut_off = send(question, images)
+        except _StopError as stop:
+            raise stop.error from None
         # `from None`: the original errors quote whatever the server sent.
         except library.APIStatusError as error:
             raise self._status_error(error) from None
@@ -157,15 +159,25 @@ class Client:
         except (library.APIError, *_UNREADABLE) as error:
             raise AskError(f"the server's reply cannot be read: {self._quote(error)}") from None
         text = self._redact(text)
-        return Reply(text, _count(counts[0], question), _count(counts[1], text), cut_off)
+        sent = estimate_tokens(question) + TOKENS_PER_IMAGE * len(images)
+        return Reply(
+            text, _count(counts[0], sent), _count(counts[1], estimate_tokens(text)), cut_off
+        )
 
-    def _ask_openai(self, question: str) -> tuple[str, tuple[Any, Any], bool]:
-        # OpenAI's newer models reject `max_tokens`; most other servers know no other name.
+    def _ask_openai(
+        self, question: str, images: Sequence[str]
+    ) -> tuple[str, tuple[Any, Any], bool]:
+        # Servers of models without vision may accept no list.
+        content: Any = question
+        if images:
+            content = [{"type": "image_url", "image_url": {"url": url}} for url in images]
+            content.append({"type": "text", "text": question})
+        # OpenAI's newer models reject `max_tokens`; most other servers accept no other.
         host = urlsplit(self.settings.address or "https://api.openai.com").hostname or ""
         limit = "max_completion_tokens" if host.endswith(".openai.com") else "max_tokens"
         answer = self._client.chat.completions.create(
             model=self.settings.model,
-            messages=[{"role": "user", "content": question}],
+            messages=[{"role": "user", "content": content}],
             **{limit: self.settings.reply_tokens},
             **self.settings.options,
         )
@@ -173,10 +185,18 @@ class Client:
         counts = getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None)
         return _text(choice.message.content), counts, choice.finish_reason == "length"
 
-    def _ask_anthropic(self, question: str) -> tuple[str, tuple[Any, Any], bool]:
+    def _ask_anthropic(
+        self, question: str, images: Sequence[str]
+    ) -> tuple[str, tuple[Any, Any], bool]:
+        content: Any = question
+        if images:
+            jpeg = {"type": "base64", "media_type": "image/jpeg"}
+            data = (url.partition(",")[2] for url in images)
+            content = [{"type": "image", "source": {**jpeg, "data": text}} for text in data]
+            content.append({"type": "text", "text": question})
         answer = self._client.messages.create(
             model=self.settings.model,
-            messages=[{"role": "user", "content": question}],
+            messages=[{"role": "user", "content": content}],
             max_tokens=self.settings.reply_tokens,
             # Newer versions of the package have no argument for the temperature.
             extra_body=self.settings.options,
@@ -191,7 +211,6 @@ class Client:
         if error.status_code in (401, 403, 404):
             return RefusedError(f"{message}; check the key, the model and the base URL")
         if location := error.response.headers.get("location"):
-            # Another server would receive the key.
             return RefusedError(
                 f"the server redirects to {self._quote(location)}, and redirects are not followed; "
                 "if you trust that server, give its address as --base-url"
@@ -208,71 +227,48 @@ class Client:
         return re.sub(re.escape(self._key), "[API key]", text, flags=re.IGNORECASE)
 
 
-class _Stop(BaseException):
-    """Carry an error through the libraries, which may retry after any Exception."""
+class _StopError(BaseException):
+    """Carries an error through the libraries, which retry after any Exception."""
 
     def __init__(self, error: AskError) -> None:
         self.error = error
 
 
-def _http_client(library: Any, before_request: Callable[[], None]) -> Any:
-    """Return an HTTP client of the library's own type that limits the size of a reply.
-
-    It uses only what all HTTP packages have that the versions of both libraries come with.
-    """
+def _http_client(library: Any, before_request: Callable[[Any], None]) -> Any:
+    """Return an HTTP client of the library's own type that limits the size of replies."""
 
     class LimitedClient(library.DefaultHttpxClient):  # type: ignore[misc]
-        failure = ""
-
         def send(self, request: Any, **options: Any) -> Any:
-            try:
-                before_request()
-            except BudgetError as error:
-                raise _Stop(BudgetError(f"{error}{self.failure}")) from None
             request.headers["accept-encoding"] = "identity"
+            response = super().send(request, **{**options, "stream": True})
             try:
-                response = super().send(request, **{**options, **_OPTIONS})
-                self.failure = ""
-            except Exception as error:
-                self.failure = f"; the last request failed: {error}"
-                raise
-            try:
-                body = _read(response)
-            except _Stop:
+                content = _read(response)
+            except _StopError:
                 if response.is_success:
                     raise
-                body = b""  # the status is enough
+                content = b""  # the status is the error
             finally:
                 response.close()
-            if response.is_success and not _is_json_object(body):
-                # The libraries retry after this status, but not after a reply that is no JSON.
-                message = b'{"error": {"message": "the reply is no JSON object"}}'
-                return type(response)(502, content=message, request=request)
             status, headers = response.status_code, response.headers
-            return type(response)(status, headers=headers, content=body, request=request)
+            headers.pop("content-encoding", None)
+            return type(response)(status, headers=headers, content=content, request=request)
 
-    return LimitedClient()
-
-
-_OPTIONS = {"stream": True, "follow_redirects": False}
+    # Another server would receive the key.
+    return LimitedClient(follow_redirects=False, event_hooks={"request": [before_request]})
 
 
 def _read(response: Any) -> bytes:
     if response.headers.get("content-encoding", "identity").lower() not in ("identity", ""):
-        raise _Stop(AskError("the server's reply is compressed, so its size is unknown"))
-    body = b""
+        # A small compressed reply can decompress to gigabytes.
+        raise _StopError(AskError("the server's reply is compressed, which is not accepted"))
+    content = bytearray()
     for chunk in response.iter_raw(2**16):
-        body += chunk
-        if len(body) > MAX_REPLY_BYTES:
-            raise _Stop(AskError(f"the server's reply has more than {MAX_REPLY_BYTES:,} bytes"))
-    return body
-
-
-def _is_json_object(body: bytes) -> bool:
-    try:
-        return isinstance(json.loads(body), dict)
-    except (ValueError, RecursionError):
-        return False
+        content += chunk
+        if len(content) > _MAX_REPLY_BYTES:
+            raise _StopError(
+                AskError(f"the server's reply is larger than {_MAX_REPLY_BYTES:,} bytes")
+            )
+    return bytes(content)
 
 
 def _key(settings: ModelSettings) -> str:
@@ -307,8 +303,8 @@ def _text(content: Any) -> str:
     return content or ""
 
 
-def _count(tokens: Any, text: str) -> int:
-    return tokens if type(tokens) is int and 0 <= tokens <= MAX_TOKENS else estimate_tokens(text)
+def _count(tokens: Any, estimate: int) -> int:
+    return tokens if type(tokens) is int and tokens >= 0 else estimate
 
 
 def estimate_tokens(text: str) -> int:

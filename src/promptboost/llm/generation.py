@@ -2,16 +2,17 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from promptboost.errors import PoolError, SettingError
-from promptboost.llm.client import ModelSettings, estimate_tokens
+from promptboost.errors import PoolError, few
+from promptboost.llm.client import ModelSettings
 from promptboost.llm.questions import Question
-from promptboost.llm.replies import ReplyCache, clean_reply
-from promptboost.llm.requests import Answers, RequestPolicy, ask_all
+from promptboost.llm.replies import NOTHING_YET, ReplyCache, clean_reply
+from promptboost.llm.requests import Answers, ask_all
 from promptboost.pool.templates import fill
-from promptboost.pool.text import NameFinder, distinct, name_key
+from promptboost.pool.text import NameFinder, distinct
 
 # The question requests what follows "it has", but some models repeat those words or choose others.
 _HAS = re.compile(r"(?:it |they )?(?:has|have) ", re.IGNORECASE)
@@ -31,7 +32,6 @@ class Plan:
     requests: int
     input_tokens: int
     output_tokens: int
-    cost: float | None = None  # in the currency of the price; None without a price
 
 
 @dataclass(frozen=True)
@@ -43,59 +43,51 @@ class Generated:
     answers: Answers
     dropped: Counter[str]  # number of omitted lines by reason
 
+    @property
+    def problem(self) -> str:
+        """Why there are no sentences."""
+        reasons = [self.answers.stopped, *self.answers.failed.values()]
+        return next(filter(None, reasons), "no reply contains a usable sentence")
 
-def plan(
-    questions: Sequence[Question],
-    settings: ModelSettings,
-    cache: ReplyCache,
-    price: tuple[float, float] | None = None,
-) -> Plan:
-    """Estimate requests, tokens and cost; send nothing.
+    def remarks(self) -> Iterator[str]:
+        """Yield a line for each problem."""
+        answers = self.answers
+        if answers.stopped is not None:
+            yield f"stopped: {answers.stopped}; replies so far are reused"
+        if answers.failed:
+            question, reason = next(iter(answers.failed.items()))
+            yield f"questions without a reply: {len(answers.failed)}; {question[:60]}…: {reason}"
+        if self.dropped:
+            reasons = ", ".join(f"{count} {reason}" for reason, count in self.dropped.most_common())
+            yield f"lines of replies left out: {reasons}"
+        if NOTHING_YET in self.dropped:
+            yield "reasoning models need more tokens: try a larger --reply-tokens"
+        if self.missing:
+            yield f"classes without a new sentence: {few(self.missing)}"
 
-    The price is that of a million tokens of questions and of replies, in any currency.
-    """
-    sizes = {question.text: question.answer_tokens for question in questions}
-    missing = {text: size for text, size in sizes.items() if cache.find(settings, text) is None}
-    tokens_in = sum(map(estimate_tokens, missing))
-    tokens_out = sum(min(size, settings.reply_tokens) for size in missing.values())
-    cost = None
-    if price is not None:
-        if not all(0 <= amount < float("inf") for amount in price):
-            raise SettingError(f"the price is {price[0]} and {price[1]}, but must be 0 or more")
-        cost = (tokens_in * price[0] + tokens_out * price[1]) / 1e6
-    cached = len(sizes) - len(missing)
-    return Plan(tuple(questions), cached, len(missing), tokens_in, tokens_out, cost)
+
+def plan(questions: Sequence[Question], settings: ModelSettings, cache: ReplyCache) -> Plan:
+    """Estimate requests and tokens; send nothing."""
+    distinct_questions = {question.text: question for question in questions}.values()
+    missing = [q for q in distinct_questions if cache.find(settings, q.text, q.images) is None]
+    tokens_in = sum(question.tokens for question in missing)
+    tokens_out = sum(min(question.answer_tokens, settings.reply_tokens) for question in missing)
+    cached = len(distinct_questions) - len(missing)
+    return Plan(tuple(questions), cached, len(missing), tokens_in, tokens_out)
 
 
 def generate_pool(
-    questions: Sequence[Question],
-    settings: ModelSettings,
-    cache: ReplyCache,
-    *,
-    per_class: int | None = None,
-    policy: RequestPolicy | None = None,
+    questions: Sequence[Question], settings: ModelSettings, cache: ReplyCache, **options: Any
 ) -> Generated:
-    r"""Ask the questions and collect the sentences of each class, at most `per_class`.
+    r"""Ask the questions and collect the sentences of each class, at most as many as requested.
 
     The same replies always give the same sentences, in whatever order they arrive. Replies in the cache
-    are used; see :func:`~promptboost.llm.ask_all`.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> from promptboost.llm.client import Reply
-    >>> from promptboost.llm.questions import questions_for
-    >>> settings = ModelSettings("a-model")
-    >>> [question] = questions_for(["barn_owl"], "dclip", 2)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     cache = ReplyCache(pathlib.Path(folder, "replies.jsonl"))
-    ...     cache.add(settings, question.text, Reply("1. round eyes\n2. a hooked beak", 40, 12))
-    ...     generate_pool([question], settings, cache).sentences
-    {'barn_owl': ['barn owl, which has round eyes.', 'barn owl, which has a hooked beak.']}
+    are used; the other `options` are those of :func:`~promptboost.llm.requests.ask_all`.
     """
     if not questions:
         raise PoolError("there are no questions: give some classes")
-    answers = ask_all(settings, (question.text for question in questions), cache, policy)
+    images = {question.text: question.images for question in questions}
+    answers = ask_all(settings, images, cache, images=images, **options)
     lines_of: dict[str, list[str]] = {question.class_name: [] for question in questions}
     dropped: Counter[str] = Counter()
     for question in questions:
@@ -104,7 +96,10 @@ def generate_pool(
         cleaned = clean_reply(reply.text, cut_off=reply.cut_off)
         dropped += cleaned.dropped
         lines_of[question.class_name] += _fit_to_class(question, cleaned.sentences, dropped)
-    sentences = {name: _first(lines, per_class, dropped) for name, lines in lines_of.items()}
+    counts: Counter[str] = Counter()
+    for question in questions:
+        counts[question.class_name] += question.count
+    sentences = {name: _first(lines, counts[name], dropped) for name, lines in lines_of.items()}
     return Generated(
         sentences={name: lines for name, lines in sentences.items() if lines},
         missing=tuple(name for name, lines in sentences.items() if not lines),
@@ -116,14 +111,13 @@ def generate_pool(
 def _fit_to_class(question: Question, lines: list[str], dropped: Counter[str]) -> list[str]:
     if question.kind == "dclip":
         return [_sentence(question.class_name, line) for line in lines]
-    if question.rival is None:
+    if not question.others:
         return lines
     # "Unlike a basset hound, …" draws an encoder towards the basset hound, and so do "basset hounds".
-    finder = NameFinder([question.class_name, question.rival], plurals=True)
-    rival = name_key(question.rival)
-    about_class = [line for line in lines if rival not in map(name_key, finder.named(line))]
+    finder = NameFinder([*question.others, question.class_name], plurals=True)
+    about_class = [line for line in lines if {*finder.named(line)} <= {question.class_name}]
     if others := len(lines) - len(about_class):
-        dropped["names the other class"] += others
+        dropped["with another class"] += others
     return about_class
 
 
@@ -134,10 +128,10 @@ def _sentence(class_name: str, feature: str) -> str:
     return f"{fill('{}', class_name)}, which {what}."
 
 
-def _first(lines: list[str], limit: int | None, dropped: Counter[str]) -> list[str]:
+def _first(lines: list[str], limit: int, dropped: Counter[str]) -> list[str]:
     unique = distinct(lines)
     if repeated := len(lines) - len(unique):
         dropped["repeated"] += repeated
-    if limit is not None and len(unique) > limit:
-        dropped["more than asked for"] += len(unique) - limit
+    if len(unique) > limit:
+        dropped["surplus"] += len(unique) - limit
     return unique[:limit]

@@ -1,22 +1,23 @@
 """Questions to a language model about classes, and about pairs that a classifier confuses.
 
-The wording is our own. The kinds follow three published ideas: descriptions of how a class looks
-(CuPL), lists of attributes (DCLIP), and differences between two classes.
+The wording is our own. Two kinds follow published ideas: descriptions of how a class looks (CuPL) and
+lists of attributes (DCLIP). The others are descriptions in the context of the other classes, and
+differences between two classes. Class names are data: these two quote them.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from math import ceil
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from promptboost.errors import PoolError, SettingError
+from promptboost.llm.client import TOKENS_PER_IMAGE, estimate_tokens
 from promptboost.pool.pool import sentences_by_class
 from promptboost.pool.templates import fill
 from promptboost.pool.text import distinct, name_key
 
-Kind = Literal["cupl", "dclip", "contrast"]
+Kind = Literal["cupl", "dclip", "context", "contrast"]
 
 _LOOKS = (
     "What does a {} look like?",
@@ -29,7 +30,13 @@ _ATTRIBUTES = (
     "Which visible features help to tell that a picture shows a {}?",
     "Which parts of a {} can be seen in a picture, and how do they look?",
 )
-_APART = "Seen in pictures, how does a {} look different from {}?"
+_IN_CONTEXT = (
+    "How does {} look in a photo, and what sets it apart from the other classes?",
+    "Which parts, colors, shapes, textures and surroundings in a photo show {} and none of the "
+    "other classes?",
+)
+_APART = "In photos, how does {name} look different from {rival}?"
+_SHOWN = "The first image shows {name}, the second {rival}."
 
 _SENTENCES = (
     "Answer with {count} different sentences, one a line. Each describes what is visible, names the "
@@ -39,15 +46,17 @@ _FRAGMENTS = (
     "Answer with {count} different features, one a line. Each is a few words that could follow "
     '"it has", without the name. No numbers, no introduction.'
 )
-_ONE_SIDE = (
-    "Answer with {count} different sentences, one a line. Each describes only the {name}, by what is "
-    "visible, names it, never names the other one, and has at most 25 words. No numbers, no "
-    "introduction."
+_ONE_CLASS = (
+    "Answer with {count} different sentences, one a line. Each describes only {name}, by what is visible, "
+    "names it, never names another class, makes sense without the others and has at most 25 words. No "
+    "numbers, no introduction."
 )
+# Further class names make questions expensive.
+_MOST_OTHERS = 30
 # Shorter answers are not worth a question of their own.
 _MIN_LINES = 5
 # Expected length of an answer, for the estimate.
-_TOKENS_PER_LINE = {"cupl": 28, "dclip": 10, "contrast": 28}
+_TOKENS_PER_LINE = {"cupl": 28, "dclip": 10, "context": 28, "contrast": 28}
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,13 @@ class Question:
     class_name: str
     kind: Kind
     count: int  # requested number of lines
-    rival: str | None = None  # class to contrast with
+    others: tuple[str, ...] = ()  # classes that the answer must not name
+    images: tuple[str, ...] = ()  # data URLs
+
+    @property
+    def tokens(self) -> int:
+        """Estimated number of tokens of the question."""
+        return estimate_tokens(self.text) + TOKENS_PER_IMAGE * len(self.images)
 
     @property
     def answer_tokens(self) -> int:
@@ -70,56 +85,35 @@ def questions_for(class_names: Sequence[str], kind: Kind, per_class: int) -> lis
     """Return questions that ask for `per_class` sentences about each class.
 
     More sentences take several questions with different wording, because models repeat themselves in
-    long answers. Contrastive questions prefer classes whose names share words ("Boston terrier",
-    "Norfolk terrier"), which tend to look alike.
-
-    Examples
-    --------
-    >>> questions = questions_for(["owl", "beagle"], "cupl", 8)
-    >>> questions[0].text.split("?")[0], len(questions)
-    ('What does an owl look like', 4)
-    >>> [question.rival for question in questions_for(["owl", "beagle"], "contrast", 5)]
-    ['beagle', 'owl']
+    long answers. Questions in context list the other classes, at most 30, those whose names share words
+    first ("Boston terrier", "Norfolk terrier"), which tend to look alike.
     """
-    if kind not in get_args(Kind):
-        raise SettingError(f"questions must be 'cupl', 'dclip' or 'contrast', not {kind!r}")
-    if per_class < 1:
-        raise SettingError(f"per_class is {per_class}, but must be 1 or more")
-    if kind == "contrast":
-        return _against_rivals(class_names, per_class)
-    wordings, request = (_LOOKS, _SENTENCES) if kind == "cupl" else (_ATTRIBUTES, _FRAGMENTS)
+    wordings, request = {
+        "cupl": (_LOOKS, _SENTENCES),
+        "dclip": (_ATTRIBUTES, _FRAGMENTS),
+        "context": (_IN_CONTEXT, _ONE_CLASS),
+    }[kind]
     number = min(len(wordings), ceil(per_class / _MIN_LINES))
     count = ceil(per_class / number)
-    texts = [
-        (name, f"{fill(wording, name)} {request.format(count=count, name=fill('{}', name))}")
-        for name in class_names
-        for wording in wordings[:number]
-    ]
-    return [Question(text, name, kind, count) for name, text in texts]
-
-
-def contrast_questions(first: str, second: str, count: int) -> list[Question]:
-    """Return a question about each of two classes: how it differs from the other."""
-    return [_contrast(first, second, count), _contrast(second, first, count)]
-
-
-def _contrast(name: str, rival: str, count: int) -> Question:
-    difference = fill(_APART.replace("from {}", f"from {fill('a {}', rival)}"), name)
-    request = _ONE_SIDE.format(count=count, name=fill("{}", name))
-    return Question(f"{difference} {request}", name, "contrast", count, rival)
-
-
-def _against_rivals(class_names: Sequence[str], per_class: int) -> list[Question]:
-    if len(class_names) < 2:
-        raise PoolError("contrastive questions need two classes or more: give more, or ask cupl")
-    number = min(len(class_names) - 1, ceil(per_class / _MIN_LINES))
-    count = ceil(per_class / number)
     words = [set(name_key(name).split()) for name in class_names]
-    return [
-        _contrast(name, class_names[j], count)
-        for i, name in enumerate(class_names)
-        for j in _nearest(i, words)[:number]
-    ]
+    questions = []
+    for i, name in enumerate(class_names):
+        others: tuple[str, ...] = ()
+        filled, shown = [fill(wording, name) for wording in wordings[:number]], fill("{}", name)
+        if kind == "context":
+            others = tuple(class_names[j] for j in _nearest(i, words)[:_MOST_OTHERS])
+            shown, opening = _quoted(name), ", ".join(map(_quoted, (name, *others)))
+            opening = f"Each photo shows one of these classes: {opening}. "
+            filled = [opening + wording.replace("{}", shown) for wording in wordings[:number]]
+        request_text = request.format(count=count, name=shown)
+        questions += [
+            Question(f"{text} {request_text}", name, kind, count, others) for text in filled
+        ]
+    return questions
+
+
+def _quoted(name: str) -> str:
+    return json.dumps(fill("{}", name), ensure_ascii=False)
 
 
 def _nearest(i: int, words: Sequence[set[str]]) -> list[int]:
@@ -138,20 +132,7 @@ class Pair:
 
 
 def confused_pairs(confusions: Iterable[Mapping[str, Any]], most: int) -> list[Pair]:
-    """Return the most confused pairs of classes, counting both directions.
-
-    Examples
-    --------
-    >>> confusions = [
-    ...     {"true": "owl", "predicted": "bat", "count": 2},
-    ...     {"true": "elk", "predicted": "owl", "count": 3},
-    ...     {"true": "bat", "predicted": "owl", "count": 2},
-    ... ]
-    >>> confused_pairs(confusions, 1)
-    [Pair(first='owl', second='bat', count=4)]
-    """
-    if most < 1:
-        raise SettingError(f"pairs is {most}, but must be 1 or more")
+    """Return the most confused pairs of classes, counting both directions."""
     counts: Counter[tuple[str, str]] = Counter()
     for line in confusions:
         names = line["true"], line["predicted"]
@@ -159,12 +140,25 @@ def confused_pairs(confusions: Iterable[Mapping[str, Any]], most: int) -> list[P
     return [Pair(*names, count) for names, count in counts.most_common(most)]
 
 
-def pair_questions(pairs: Iterable[Pair], count: int) -> list[Question]:
-    """Return questions about both classes of each pair."""
-    if count < 1:
-        raise SettingError(f"per_pair is {count}, but must be 1 or more")
-    questions = (contrast_questions(pair.first, pair.second, count) for pair in pairs)
-    return list(chain.from_iterable(questions))
+def pair_questions(
+    pairs: Iterable[Pair],
+    class_names: Sequence[str],
+    count: int,
+    images: Mapping[str, str] | None = None,
+) -> list[Question]:
+    """Return a question about both classes of each pair: how it differs from the other.
+
+    The answers must name none of the other `class_names`. `images` are data URLs of an image of each class.
+    """
+    questions = []
+    wording = " ".join((*((_SHOWN,) if images else ()), _APART, _ONE_CLASS))
+    for pair in pairs:
+        for name, rival in ((pair.first, pair.second), (pair.second, pair.first)):
+            text = wording.format(count=count, name=_quoted(name), rival=_quoted(rival))
+            shown = (images[name], images[rival]) if images else ()
+            others = tuple(other for other in class_names if other != name)
+            questions.append(Question(text, name, "contrast", count, others, shown))
+    return questions
 
 
 def grow_pool(
@@ -179,8 +173,6 @@ def grow_pool(
     >>> grow_pool(["owl", "bat"], {"Owl": ["Round eyes."]}, {"owl": ["round eyes.", "A beak."]})
     {'owl': ['Round eyes.', 'A beak.']}
     """
-    if unknown := [name for name in more if name not in class_names]:
-        raise PoolError(f"there are sentences about {unknown[0]!r}, which is no class")
     old, _ = sentences_by_class(class_names, descriptions)
     grown = {name: distinct([*old.get(name, []), *more.get(name, [])]) for name in class_names}
     return {name: sentences for name, sentences in grown.items() if sentences}

@@ -11,23 +11,23 @@ import re
 import threading
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from promptboost.errors import FileFormatError, PoolError
-from promptboost.io import load_json, open_regular, read_bytes
-from promptboost.llm.client import MAX_TOKENS, ModelSettings, Reply
-from promptboost.pool.text import control_character, distinct
+from promptboost.io import load_json, read_bytes
+from promptboost.llm.client import ModelSettings, Reply
+from promptboost.pool.text import control_character, distinct, without_zero_width
 
 _FIRST_BYTES = b'{"cut_off": '  # keys are sorted
 
 
-def reply_key(settings: ModelSettings, question: str) -> str:
-    """Return a digest of model, parameters and question, but not of the server's address."""
-    identity = _to_json([settings.model, settings.parameters, question])
+def reply_key(settings: ModelSettings, question: str, images: Sequence[str] = ()) -> str:
+    """Return a digest of model, parameters, question and images, but not of the server's address."""
+    identity = _to_json([settings.model, settings.parameters, question, *images])
     return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
 
 
@@ -36,35 +36,30 @@ class ReplyCache:
 
     A reply is on disk before :meth:`add` returns. Lines that cannot be read, for example a truncated
     last one, are skipped, counted in ``damaged``, and never changed.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> settings = ModelSettings("a-model")
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     cache = ReplyCache(Path(folder, "replies.jsonl"))
-    ...     cache.add(settings, "What does an owl look like?", Reply("Round eyes.", 7, 3))
-    ...     ReplyCache(cache.path).find(settings, "What does an owl look like?").text
-    'Round eyes.'
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.damaged = 0
         self._replies: dict[str, Reply] = {}
+        self._start = b""  # of the next line
         self._lock = threading.Lock()
         self._read()
 
     def __len__(self) -> int:
         return len(self._replies)
 
-    def find(self, settings: ModelSettings, question: str) -> Reply | None:
+    def find(
+        self, settings: ModelSettings, question: str, images: Sequence[str] = ()
+    ) -> Reply | None:
         """Return the reply to a question, or None."""
-        return self._replies.get(reply_key(settings, question))
+        return self._replies.get(reply_key(settings, question, images))
 
-    def add(self, settings: ModelSettings, question: str, reply: Reply) -> None:
-        """Append a reply to the file; thread-safe."""
-        key = reply_key(settings, question)
+    def add(
+        self, settings: ModelSettings, question: str, reply: Reply, images: Sequence[str] = ()
+    ) -> None:
+        """Append a reply to the file, without the images; thread-safe."""
+        key = reply_key(settings, question, images)
         record = {
             "key": key,
             "question": question,
@@ -77,7 +72,11 @@ class ReplyCache:
             "cut_off": reply.cut_off,
         }
         with self._lock:
-            _append(self.path, _to_json(record))
+            with self.path.open("ab") as stream:
+                stream.write(self._start + f"{_to_json(record)}\n".encode())
+                stream.flush()
+                os.fsync(stream.fileno())
+            self._start = b""
             self._replies[key] = reply
 
     def _read(self) -> None:
@@ -87,6 +86,8 @@ class ReplyCache:
             return
         except OSError as error:
             raise PoolError(f"cannot read the replies {self.path}: {error.strerror}") from error
+        # A truncated last line has no line break.
+        self._start = b"" if not content or content.endswith(b"\n") else b"\n"
         lines = [line for line in content.split(b"\n") if line.strip()]
         for line in lines:
             if (record := _parse(line)) is None:
@@ -98,23 +99,8 @@ class ReplyCache:
         ours = content.startswith(_FIRST_BYTES[: len(content)])
         if self.damaged and self.damaged == len(lines) and not ours:
             raise FileFormatError(
-                f"{self.path} is no file of replies, so nothing is added to it: "
-                "give another name for the replies"
+                f"{self.path} is not a file of replies; give another name for the replies"
             )
-
-
-def _append(path: Path, line: str) -> None:
-    if path.exists():
-        open_regular(path).close()  # raises for a pipe, which would block
-    with path.open("ab+") as stream:
-        # A truncated last line has no line break.
-        if stream.tell() > 0:
-            stream.seek(-1, os.SEEK_END)
-            if stream.read(1) != b"\n":
-                line = "\n" + line
-        stream.write(f"{line}\n".encode())
-        stream.flush()
-        os.fsync(stream.fileno())
 
 
 def _parse(line: bytes) -> tuple[str, Reply] | None:
@@ -124,7 +110,7 @@ def _parse(line: bytes) -> tuple[str, Reply] | None:
         tokens = record["input_tokens"], record["output_tokens"]
         if not isinstance(key, str) or not isinstance(text, str):
             return None
-        if any(type(count) is not int or abs(count) > MAX_TOKENS for count in tokens):
+        if any(type(count) is not int for count in tokens):
             return None
         return key, Reply(text, *tokens, cut_off=bool(record["cut_off"]))
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -168,7 +154,6 @@ _CHAT = re.compile(
 # Allowed around a list, without spaces: {"sentences": [ … ]}, or a fence.
 _AROUND_LIST = re.compile(r'(?:```\w*)?(?:\{"\w+":\})?(?:```)?')
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
-_INVISIBLE = frozenset("\u200b\u2060\ufeff\u00ad")
 
 
 @dataclass
@@ -217,7 +202,8 @@ def _visible(text: str) -> str:
     text = _INLINE_TAGS.sub("", _SCRIPTS.sub(" ", text))
     text = _OTHER_TAGS.sub("\n", text)  # paragraphs and list entries end lines
     lines = text.splitlines()
-    return "\n".join("".join(filter(_is_allowed, line.replace("\t", " "))) for line in lines)
+    allowed = ("".join(filter(_is_allowed, line.replace("\t", " "))) for line in lines)
+    return "\n".join(map(without_zero_width, allowed))
 
 
 def _lines_of_list(text: str) -> str:
@@ -236,7 +222,7 @@ def _lines_of_list(text: str) -> str:
 def _is_allowed(character: str) -> bool:
     if character.isascii():
         return character.isprintable()
-    return character not in _INVISIBLE and control_character(character) is None
+    return control_character(character) is None
 
 
 def _unwrap(line: str) -> str:

@@ -1,14 +1,13 @@
-"""The contract of all methods: what they learn from, what they return, and how that moves.
+"""The contract of methods: a :class:`Method` fits a :class:`FewShotSet` to a :class:`FittedMethod`.
 
-A :class:`Method` learns from a :class:`FewShotSet` and returns a :class:`FittedMethod`. Other packages
-bring their own through :func:`~promptboost.methods.register_method`.
+Other packages add methods with :func:`~promptboost.methods.register_method`.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class Images(Protocol):
-    """Images that any encoder can be asked about; most methods need their rows only."""
+    """Images that any encoder can embed; most methods need only the embeddings."""
 
     def __len__(self) -> int:
-        """How many images."""
+        """Return the number of images."""
 
     def rows(self, encoder: Encoder) -> UnitRows:
         """Embed each image: shape (n, D)."""
@@ -38,12 +37,12 @@ class Images(Protocol):
         """Embed each image and its crops: shape (n, 1 + V, D), the image itself first."""
 
     def images(self) -> Iterator["Image"]:
-        """Return the images themselves, in order, as RGB."""
+        """Return the images in order, as RGB."""
 
 
 @dataclass(frozen=True)
 class RowImages:
-    """Images of which only the embeddings are known: (n, 1 + V, D), by the id of the encoder.
+    """Images given by their embeddings only: (n, 1 + V, D), by the id of the encoder.
 
     Examples
     --------
@@ -62,7 +61,7 @@ class RowImages:
         if not shapes or any(len(shape) != 3 or not shape[1] for shape in shapes.values()):
             raise DataError(f"rows of images must have the shape (n, 1 + V, D), not {shapes}")
         if len({shape[0] for shape in shapes.values()}) > 1:
-            raise DataError(f"the encoders have seen different numbers of images: {shapes}")
+            raise DataError(f"the encoders have different numbers of images: {shapes}")
 
     def __len__(self) -> int:
         return len(next(iter(self.embedded.values())))
@@ -87,10 +86,9 @@ class RowImages:
 
 @dataclass
 class FileImages:
-    """Images in files, embedded when first asked for.
+    """Images in files, embedded when first needed.
 
-    A crop shows at least the share `view_scale` of its image. Rows of earlier runs are found in the
-    `store`, and new ones kept there.
+    Crops have at least the share `view_scale` of the image. Embeddings are cached in the `store`.
     """
 
     data: "Dataset"
@@ -98,14 +96,14 @@ class FileImages:
     view_scale: float = 0.5
     store: "EmbeddingStore | None" = None
     progress: Progress = no_progress
-    _known: dict[tuple[str, int], UnitRows] = field(default_factory=dict, init=False, repr=False)
+    _embedded: dict[tuple[str, int], UnitRows] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.data)
 
     def rows(self, encoder: Encoder) -> UnitRows:
-        """Embed each image; one that was embedded with its crops is there already."""
-        crops = self.n_views if (encoder.fingerprint, self.n_views) in self._known else 0
+        """Embed each image, or reuse the embeddings with crops."""
+        crops = self.n_views if (encoder.fingerprint, self.n_views) in self._embedded else 0
         return self._embed(encoder, crops)[:, 0]
 
     def views(self, encoder: Encoder) -> UnitRows:
@@ -120,17 +118,16 @@ class FileImages:
         from promptboost.encoders.embedder import Embedder
 
         key = encoder.fingerprint, views
-        if key not in self._known:
+        if key not in self._embedded:
             embedder = Embedder(encoder, self.store, self.progress)
-            self._known[key] = embedder.images(self.data, views=views, view_scale=self.view_scale)
-        return self._known[key]
+            rows = embedder.images(self.data, views=views, view_scale=self.view_scale)
+            self._embedded[key] = rows
+        return self._embedded[key]
 
 
 @dataclass(frozen=True)
 class FewShotSet:
-    """What every method learns from: a few images of each class.
-
-    The `template` is the dataset's own hand-written one, where it has one.
+    """Training images, a few per class; `template` is the dataset's own, if it has one.
 
     Examples
     --------
@@ -155,143 +152,143 @@ class FewShotSet:
 
     @property
     def n_classes(self) -> int:
-        """How many classes."""
+        """The number of classes."""
         return len(self.class_names)
 
 
 Logits = NDArray[np.float32]
-Arrays = dict[str, NDArray[Any]]
-#: The words of one class: text → weight.
+#: The texts of one class, with weights.
 Bank = Mapping[str, float]
 
 
 class Transfer(Enum):
-    """How what a method has learned gets to another encoder."""
+    """How a fitted method transfers to another encoder."""
 
     TEXT = "its text is embedded again"
-    EMULATED = "emulated: both encoders look at each image (EFT)"
-    REFIT = "not at all: it learns again from the images"
-
-
-class Group(Enum):
-    """What a method learns with."""
-
-    TEXT = "text only"
-    GRADIENT = "gradients through the model"
-    IMAGES = "the images' embeddings"
-    BOOSTING = "boosting"
+    EMULATED = "emulated: both encoders embed each image (EFT)"
+    REFIT = "not at all: it is fitted again on the images"
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a fitted classifier comes from.
-
-    The `method` has the settings that are not the default, as a user types them; the class names
-    are in the order of the logits' columns.
-    """
+    """Method (with its settings, as typed), class names and encoder of a fitted classifier."""
 
     method: str
     class_names: tuple[str, ...]
     encoder: Encoder
 
 
-class FittedMethod(ABC):
-    """A classifier that a method has learned."""
+#: The classes of fitted methods that were imported, by kind.
+CLASSIFIERS: "dict[str, type[FittedMethod]]" = {}
 
-    #: Tells the files of different classifiers apart.
+
+class FittedMethod(ABC):
+    """A fitted classifier: a frozen dataclass, whose fields are saved in files.
+
+    Fields are arrays, and what JSON can write.
+    """
+
+    #: Identifies the classifier in files.
     kind: ClassVar[str]
     origin: Origin
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if isinstance(kind := cls.__dict__.get("kind"), str):
+            registered = CLASSIFIERS.setdefault(kind, cls)
+            if (registered.__module__, registered.__qualname__) != (
+                cls.__module__,
+                cls.__qualname__,
+            ):
+                raise SettingError(
+                    f"the kind {kind!r} of {cls.__name__} belongs to another classifier; choose another"
+                )
+            CLASSIFIERS[kind] = cls
+
     @abstractmethod
     def logits(self, images: Images) -> Logits:
-        """Score each image for each class, shape (n, K), on the scale of a softmax."""
+        """Return the logits of images, shape (n, K)."""
 
     def predict(self, images: Images) -> NDArray[np.intp]:
         """Return the index of the best class of each image."""
         return np.asarray(self.logits(images).argmax(axis=1))
 
     def words(self) -> Sequence[Bank] | None:
-        """Return what was learned in words, {text: weight} for each class; None if it is no text."""
+        """Return the learned text, {text: weight} per class; None for vectors."""
         return None
 
     def text_alone(self) -> "FittedMethod | None":
-        """Return what answers by its words alone, which may be the same; None if it is no text."""
+        """Return the classifier of the text alone, perhaps itself; None for vectors."""
         return None if self.words() is None else self
 
     def transfer(self, encoder: Encoder) -> "FittedMethod":
         """Return the same classifier on another encoder; raise an EncoderError if it cannot be."""
         raise EncoderError(
-            f"{self.origin.method} does not carry over to {encoder.id}: what it learned is vectors of "
-            f"{self.origin.encoder.id}. Fit it again on images embedded with {encoder.id}, or have "
-            "both encoders look at each image: promptboost.methods.eft.emulate(fitted, encoder)"
+            f"{self.origin.method} does not transfer to {encoder.id}: it learned vectors of "
+            f"{self.origin.encoder.id}. Fit it again on images embedded with {encoder.id}, or use both "
+            "encoders on each image: promptboost.methods.eft.emulate(fitted, encoder)"
         )
 
     @property
-    def encoders_asked(self) -> tuple[str, ...]:
-        """The image towers that look at each image to classify it, which is what predicting costs."""
+    def image_towers(self) -> tuple[str, ...]:
+        """The image towers that embed each image to classify it, the cost of a prediction."""
         return (self.origin.encoder.id,)
-
-    @abstractmethod
-    def state(self) -> tuple[dict[str, Any], Arrays]:
-        """Return what has to be kept: fields for JSON, and arrays."""
-
-    @classmethod
-    @abstractmethod
-    def from_state(cls, origin: Origin, fields: Mapping[str, Any], arrays: Arrays) -> Self:
-        """Make the classifier again from what :meth:`state` returned."""
 
 
 class Method(ABC):
-    """A way to learn a classifier: a frozen dataclass whose fields are the settings.
-
-    Attributes
-    ----------
-    name : str
-        What a user types.
-    group : Group
-        What it learns with.
-    carries_over : Transfer
-        How what it has learned gets to another encoder.
-    learns : bool
-        Whether the images matter: what does not learn is the same for every draw.
+    """A way to fit a classifier: a frozen dataclass whose fields are the settings.
 
     See Also
     --------
-    promptboost.testing.check_method : tells what a method lacks.
+    promptboost.testing.check_method : lists what a method lacks.
     """
 
-    name: ClassVar[str]
-    group: ClassVar[Group]
-    carries_over: ClassVar[Transfer]
+    name: ClassVar[str]  # name on the command line
+    carries_over: ClassVar[Transfer]  # how it transfers to another encoder
+    # whether it uses the images; if not, it is the same for every draw
     learns: ClassVar[bool] = True
 
-    # Not abstract: most methods can do with whatever they are given.
+    # Not abstract: most methods accept any input.
     def check(  # noqa: B027
         self, shots: FewShotSet, pool: PromptPool, encoder: Encoder
     ) -> None:
-        """Raise a PromptBoostError if :meth:`fit` could not work with this.
-
-        Called before any work: it embeds and reads no image, and learns nothing. The message says
-        what is missing and what to do instead.
-        """
+        """Raise a PromptBoostError if :meth:`fit` would fail, without reading or embedding images."""
 
     @abstractmethod
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> FittedMethod:
-        """Learn from a few images, with the words of a pool, as an encoder sees them.
+        """Fit a classifier on training images and a pool of the same classes in the same order.
 
-        The pool has the same classes, in the same order. Where texts are kept in a store the
-        encoder is an ``Embedder``.
+        The encoder may be an ``Embedder`` with a store.
         """
 
     def origin(self, shots: FewShotSet, encoder: Encoder) -> Origin:
-        """Return where a classifier of this method comes from."""
-        from promptboost.methods.registry import spelled
-
+        """Return the origin of a classifier of this method."""
         return Origin(spelled(self), shots.class_names, encoder)
 
 
+def spelled(method: Method) -> str:
+    """Return the name of a method with its non-default settings, as ``make_method`` takes it.
+
+    The name of a class of another package is its path.
+    """
+    settings = [
+        f"{field.name}={_spelled_value(getattr(method, field.name))}"
+        for field in fields(method)  # type: ignore[arg-type]
+        if getattr(method, field.name) != field.default
+    ]
+    kind = type(method)
+    is_ours = kind.__module__.startswith("promptboost.methods.")
+    name = kind.name if is_ours else f"{kind.__module__}:{kind.__qualname__}"
+    return "?".join([name, "&".join(settings)] if settings else [name])
+
+
+def _spelled_value(value: Any) -> str:
+    text = str(value).lower() if value is None or isinstance(value, bool) else str(value)
+    return text.replace("%", "%25").replace("&", "%26")
+
+
 def check_two_classes(shots: FewShotSet, method: str, why: str) -> None:
-    """Raise a LabelError if there is one class only, or a class without images; `why` it needs them."""
+    """Raise a LabelError if there is only one class, or a class without images; `why` explains the need."""
     if shots.n_classes < 2:
         raise LabelError(f"{method} needs two classes or more")
     missing = sorted(set(range(shots.n_classes)) - set(shots.labels.tolist()))
@@ -309,10 +306,9 @@ def check_numbers(
     positive: Sequence[str] = (),
     from_zero: Sequence[str] = (),
 ) -> None:
-    """Check settings by their names; one that is None is left out.
+    """Raise a SettingError for `counts` below 1, `positive` not above 0, or `from_zero` below 0.
 
-    Raises a SettingError if one of `counts` is below 1, of `positive` not above 0, or of `from_zero`
-    below 0.
+    Settings that are None are ignored.
     """
     rules: tuple[tuple[Sequence[str], Callable[[float], bool], str], ...] = (
         (counts, lambda number: number >= 1, "1 or more"),

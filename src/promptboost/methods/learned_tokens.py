@@ -1,30 +1,36 @@
-"""CoOp and PEZ: learned tokens before the class names, the same for all classes."""
+"""CoOp and PEZ: learned tokens before the class names, shared by all classes."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from dataclasses import dataclass, field
+from itertools import chain, count, islice
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from promptboost.encoders.base import DifferentiableText, Encoder, open_tower
 from promptboost.errors import LabelError, SettingError
-from promptboost.methods.base import Bank, FewShotSet, Group, Method, Transfer, check_numbers
-from promptboost.methods.fitted import LinearClassifier, TextClassifier
+from promptboost.methods.base import Bank, FewShotSet, Method, Transfer, check_numbers
+from promptboost.methods.fitted import (
+    MOMENTUM,
+    LinearClassifier,
+    TextClassifier,
+    cosine_rate,
+    epoch_batches,
+)
 from promptboost.pool import PromptPool, fill
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-_SPREAD = 0.02
-_FIRST_RATE = 1e-5
-_MOMENTUM = 0.9
-_DECAY = 5e-4
+_INITIAL_STD = 0.02
+_WEIGHT_DECAY = 5e-4
 
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """The rows of the images and their crops, (n, 1 + V, D), as tensors, and the encoder's scale."""
+    """Embeddings of the images and their crops, (n, 1 + V, D), as tensors, and the logit scale."""
 
     views: "Tensor"
     labels: "Tensor"
@@ -32,7 +38,7 @@ class TrainingRows:
 
     @classmethod
     def of(cls, shots: FewShotSet, encoder: Encoder, device: "torch.device") -> Self:
-        """Take the rows of a few-shot set."""
+        """Embed a few-shot set."""
         import torch
 
         if len(shots.labels) == 0:
@@ -42,29 +48,18 @@ class TrainingRows:
         return cls(views.to(device), labels.to(device), encoder.logit_scale)
 
     def batches(self, size: int, rng: np.random.Generator) -> Iterator[tuple["Tensor", "Tensor"]]:
-        """Return rows and labels of one epoch: each image once, as one of its views at random.
-
-        An incomplete last batch is left out, unless it is the only one: its images would count more.
-        """
+        """Yield rows and labels of one epoch: each image once, as one of its views at random."""
         import torch
 
-        count = len(self.labels)
-        order = rng.permutation(count)
-        views = rng.integers(self.views.shape[1], size=count)
-        for begin in self._begins(size):
-            one = torch.from_numpy(order[begin : begin + size]).to(self.labels.device)
-            view = torch.from_numpy(views[begin : begin + size]).to(self.labels.device)
-            yield self.views[one, view], self.labels[one]
-
-    def steps(self, size: int) -> int:
-        """Return how many batches an epoch has."""
-        return len(self._begins(size))
-
-    def _begins(self, size: int) -> range:
-        return range(0, max(len(self.labels) - size, 0) + 1, size)
+        n = len(self.labels)
+        order, views = rng.permutation(n), rng.integers(self.views.shape[1], size=n)
+        for batch in epoch_batches(n, size):
+            image = torch.from_numpy(order[batch]).to(self.labels.device)
+            view = torch.from_numpy(views[batch]).to(self.labels.device)
+            yield self.views[image, view], self.labels[image]
 
     def loss(self, class_rows: "Tensor", rows: "Tensor", labels: "Tensor") -> "Tensor":
-        """Return the cross-entropy of the encoder's own softmax."""
+        """Return the cross-entropy at the encoder's logit scale."""
         import torch
 
         return torch.nn.functional.cross_entropy(self.scale * rows @ class_rows.T, labels)
@@ -79,37 +74,22 @@ class TrainingRows:
             return float(self.loss(class_rows.detach(), flat, labels))
 
 
-def cosine_rate(epoch: int, epochs: int, rate: float, first: float) -> float:
-    """Return the learning rate of an epoch: `first` in the first one, then half a cosine down to 0."""
-    return first if epoch == 0 else rate * (1 + float(np.cos(np.pi * (epoch - 1) / epochs))) / 2
-
-
-class Descended(Protocol):
-    """A method that learns by :func:`descend`."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def learning_rate(self) -> float:
-        """The rate of the second epoch."""
-
-
 def descend(
-    method: Descended,
+    method: Any,
     learned: Sequence["Tensor"],
     loss: Callable[["Tensor", "Tensor"], "Tensor"],
     batches: Callable[[int], Iterable[tuple["Tensor", "Tensor"]]],
     epochs: int,
 ) -> Iterator[float]:
-    """Run SGD with the settings of CoOp's and PromptSRC's authors; yield the mean loss of each epoch."""
+    """Run SGD with the settings of CoOp's and PromptSRC's authors; yield the mean loss of each epoch.
+
+    `method` has a `name` and a `learning_rate`; `batches` returns the batches of an epoch.
+    """
     import torch
 
-    optimizer = torch.optim.SGD(learned, momentum=_MOMENTUM, weight_decay=_DECAY)
+    optimizer = torch.optim.SGD(learned, momentum=MOMENTUM, weight_decay=_WEIGHT_DECAY)
     for epoch in range(epochs):
-        rate = cosine_rate(epoch, epochs, method.learning_rate, _FIRST_RATE)
-        optimizer.param_groups[0]["lr"] = rate
+        optimizer.param_groups[0]["lr"] = cosine_rate(epoch, epochs, method.learning_rate)
         losses = []
         for batch in batches(epoch):
             value = loss(*batch)
@@ -127,7 +107,7 @@ def descend(
 
 
 def ending(name: str) -> str:
-    """Return what follows the learned tokens of a class: its name and a full stop."""
+    """Return the text after the learned tokens of a class: its name and a full stop."""
     return fill("{}.", name)
 
 
@@ -135,8 +115,8 @@ def ending(name: str) -> str:
 class PromptedClasses:
     """The prompts ``[start] [learned tokens] [class name] [.] [end]`` of all classes.
 
-    `endings` are the token embeddings of each distinct class name and what follows, (U, S, d), padded
-    to the longest; `lengths` says how many count, and `which` which one a class has.
+    `endings` are the padded token embeddings of the distinct class names and what follows, (U, S, d),
+    `lengths` their numbers of tokens, and `which` the index of each class's ending.
     """
 
     tower: DifferentiableText
@@ -147,7 +127,7 @@ class PromptedClasses:
 
     @classmethod
     def of(cls, tower: DifferentiableText, class_names: Sequence[str], tokens: int) -> Self:
-        """Tokenize the class names; raise a SettingError if the tower does not read so many tokens."""
+        """Tokenize the class names; raise a SettingError if the prompts exceed the context length."""
         import torch
 
         texts = list(dict.fromkeys(map(ending, class_names)))
@@ -173,7 +153,7 @@ class PromptedClasses:
         )
 
     def rows(self, learned: "Tensor") -> "Tensor":
-        """Return one row of length one a class, (K, D), differentiable in the learned tokens (M, d)."""
+        """Return the unit class embeddings, (K, D), differentiable in the learned tokens (M, d)."""
         import torch
 
         beginning = torch.cat([self.start, learned])
@@ -181,7 +161,7 @@ class PromptedClasses:
 
 
 def nearest(vectors: "Tensor", vocabulary: "Tensor") -> tuple["Tensor", "Tensor"]:
-    """Return for each vector the row of a vocabulary, of length one, with the highest cosine, and that."""
+    """Return for each vector the index of the nearest row of a unit vocabulary, and the cosine."""
     import torch
 
     with torch.no_grad():
@@ -191,36 +171,34 @@ def nearest(vectors: "Tensor", vocabulary: "Tensor") -> tuple["Tensor", "Tensor"
 
 
 @dataclass(frozen=True)
+class ContextClassifier(LinearClassifier):
+    """A linear classifier with the context vectors that it was made of, (M, d)."""
+
+    kind: ClassVar[str] = "coop"
+    context: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+
+
+@dataclass(frozen=True)
 class CoOp(Method):
     """Context vectors shared by all classes, with the class name at the end; re-implemented.
 
     Plain stochastic gradient descent with the authors' settings, in single precision. They crop
-    each image at random whenever it is seen; here a view is drawn among the cached ones (the
-    image itself and its crops). The model of the last step is kept. As theirs does, an epoch leaves
-    an incomplete last batch out.
-
-    Parameters
-    ----------
-    context_tokens, batch : int
-        How many vectors, and images in a step.
-    epochs : int or None
-        None for the authors' choice: 50 with one image a class, 100 below eight, then 200; the
-        class with the most images counts. (They train 50 epochs on ImageNet whatever the shots.)
-    learning_rate : float
-        Of the second epoch; the first has 0.00001, and from the second on it falls to zero.
-    seed : int
-        Decides the first vectors, the order of the images and their views.
+    images at random in every epoch; here a view is drawn from the cached ones (the image and its
+    crops). The model of the last step is used. Incomplete last batches are dropped, as theirs are.
     """
 
     name: ClassVar[str] = "coop"
-    group: ClassVar[Group] = Group.GRADIENT
     carries_over: ClassVar[Transfer] = Transfer.EMULATED
 
+    # Number of vectors, and images per step
     context_tokens: int = 16
+    # None for the authors' choice: 50 with one image per class, 100 below eight, otherwise 200, by
+    # the class with the most images. (They train 50 epochs on ImageNet for any number of shots.)
     epochs: int | None = None
     batch: int = 32
+    # Rate of the second epoch, then a cosine schedule; the first epoch has 0.00001
     learning_rate: float = 0.002
-    seed: int = 0
+    seed: int = 0  # seed for the initial vectors, the order of the images and their views
 
     def __post_init__(self) -> None:
         counts = ("context_tokens", "batch", "epochs")
@@ -230,15 +208,17 @@ class CoOp(Method):
         """Check that gradients go through the encoder, and that it reads so many tokens."""
         PromptedClasses.of(open_tower(encoder), shots.class_names, self.context_tokens)
 
-    def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> LinearClassifier:
-        """Learn the context vectors."""
+    def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> ContextClassifier:
+        """Train the context vectors."""
         import torch
 
         tower = open_tower(encoder)
         classes = PromptedClasses.of(tower, shots.class_names, self.context_tokens)
         data = TrainingRows.of(shots, encoder, classes.start.device)
         draw = torch.Generator().manual_seed(self.seed)
-        start = _SPREAD * torch.randn(self.context_tokens, classes.start.shape[1], generator=draw)
+        start = _INITIAL_STD * torch.randn(
+            self.context_tokens, classes.start.shape[1], generator=draw
+        )
         context = start.to(classes.start.device).requires_grad_()
         rng = np.random.default_rng(self.seed)
         losses = list(
@@ -247,30 +227,30 @@ class CoOp(Method):
                 [context],
                 lambda rows, labels: data.loss(classes.rows(context), rows, labels),
                 lambda _: data.batches(self.batch, rng),
-                self._epochs(shots),
+                # Not the mean: a class with one image less would halve the training.
+                self.epochs_for(int(np.bincount(shots.labels).max())),
             )
         )
         context = context.detach()
         with torch.no_grad():
             rows = encoder.logit_scale * classes.rows(context)
-        return LinearClassifier(
+        return ContextClassifier(
             self.origin(shots, encoder),
             rows.cpu().numpy(),
             np.zeros(len(rows), dtype=np.float32),
-            details={"loss_by_epoch": losses, "nearest_words": _nearest_words(context, tower)},
-            arrays={"context": context.cpu().numpy()},
+            {"loss_by_epoch": losses, "nearest_words": _nearest_words(context, tower)},
+            context.cpu().numpy(),
         )
 
-    def _epochs(self, shots: FewShotSet) -> int:
+    def epochs_for(self, per_class: int) -> int:
+        """Return the number of epochs for so many images per class."""
         if self.epochs is not None:
             return self.epochs
-        # Not the mean: a class with an image too few would halve the training of all.
-        a_class = int(np.bincount(shots.labels).max())
-        return 50 if a_class < 2 else 100 if a_class < 8 else 200
+        return 50 if per_class < 2 else 100 if per_class < 8 else 200
 
 
 def _nearest_words(context: "Tensor", tower: DifferentiableText) -> list[dict[str, Any]]:
-    """Name the token nearest to each vector, and its cosine."""
+    """Return the token nearest to each vector, and its cosine."""
     import torch
 
     vocabulary = tower.vocabulary[tower.allowed].float()
@@ -284,41 +264,27 @@ def _nearest_words(context: "Tensor", tower: DifferentiableText) -> list[dict[st
 
 @dataclass(frozen=True)
 class PEZ(Method):
-    """Real tokens before the class names, the same for all classes; re-implemented.
+    """Real tokens before the class names, shared by all classes; re-implemented.
 
-    The released code inverts images to prompts. For classification the loss is, as in the paper
-    on boosting, the cross-entropy of the few-shot set, and the tokens stand before the class name. A
-    step projects each vector to the nearest token by its cosine, takes the gradient there, and
-    applies it to the vector. The tokens with the least loss over all images and their views are
-    decoded, and the classifier is what the encoder reads when it tokenizes that text again.
-
-    That paper trains 200 epochs; the default here is the 3000 steps of the released code. Only tokens
-    that can be written are taken: neither special ones nor parts of a character. An image is seen as
-    one of its cached views.
-
-    Parameters
-    ----------
-    tokens, steps, batch : int
-        How many tokens, gradient steps, and images in a step.
-    epochs : int or None
-        How often to go through the images, instead of a number of steps.
-    learning_rate, weight_decay : float
-        Of AdamW.
-    seed : int
-        Decides the first tokens, the order of the images and their views.
+    The released code inverts images to prompts. For classification the loss is, as in the boosting
+    paper, the cross-entropy of the few-shot set, with the tokens before the class name. A step projects
+    each vector to the token with the highest cosine, computes the gradient there, and applies it to the
+    vector. The tokens with the smallest loss over all images and views are decoded, and the classifier
+    embeds that text, tokenized again.
     """
 
     name: ClassVar[str] = "pez"
-    group: ClassVar[Group] = Group.TEXT
     carries_over: ClassVar[Transfer] = Transfer.TEXT
 
+    # Number of tokens, of gradient steps, and of images per step
     tokens: int = 16
     steps: int = 3000
     batch: int = 32
-    epochs: int | None = None
+    epochs: int | None = None  # number of epochs, instead of steps
+    # Settings of AdamW
     learning_rate: float = 0.1
     weight_decay: float = 0.1
-    seed: int = 0
+    seed: int = 0  # seed for the initial tokens, the order of the images and their views
 
     def __post_init__(self) -> None:
         counts = ("tokens", "steps", "batch", "epochs")
@@ -329,7 +295,7 @@ class PEZ(Method):
         PromptedClasses.of(open_tower(encoder), shots.class_names, self.tokens)
 
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> TextClassifier:
-        """Search the tokens, then let the encoder read their text."""
+        """Search for tokens, and embed their text."""
         import torch
 
         tower = open_tower(encoder)
@@ -339,12 +305,12 @@ class PEZ(Method):
         text = tower.decode(tokens)
         prompts = [f"{text} {ending(name)}" for name in shots.class_names]
         rows = torch.from_numpy(np.array(encoder.encode_texts(prompts))).to(classes.start.device)
-        again = {tuple(tower.tokenize(prompt)) for prompt in prompts}
-        meant = {(*tokens, *tower.tokenize(ending(name))) for name in shots.class_names}
+        of_text = {tuple(tower.tokenize(prompt)) for prompt in prompts}
+        intended = {(*tokens, *tower.tokenize(ending(name))) for name in shots.class_names}
         details = {
             "prompt": text,
             "tokens": tokens,
-            "same_tokens": again == meant,
+            "same_tokens": of_text == intended,
             "loss_of_tokens": best["loss"],
             "loss_of_text": data.whole_loss(rows),
             "best_step": best["step"],
@@ -355,21 +321,17 @@ class PEZ(Method):
     def _search(
         self, classes: PromptedClasses, data: TrainingRows
     ) -> tuple[list[int], dict[str, Any]]:
-        """Return the tokens with the least loss over the whole few-shot set, and that loss."""
+        """Return the tokens with the smallest loss over the whole few-shot set, and that loss."""
         rates = self.learning_rate, self.weight_decay
         hard = HardTokens(classes.tower, self.tokens, *rates, self.seed)
         rng = np.random.default_rng(self.seed)
         tokens: list[int] = []
         best: dict[str, Any] = {"loss": np.inf, "step": 0}
-        batches = data.batches(self.batch, rng)
         steps = self.steps
         if self.epochs is not None:
-            steps = self.epochs * data.steps(self.batch)
-        for step in range(steps):
-            batch = next(batches, None)
-            if batch is None:
-                batches = data.batches(self.batch, rng)
-                batch = next(batches)
+            steps = self.epochs * len([*epoch_batches(len(data.labels), self.batch)])
+        batches = chain.from_iterable(data.batches(self.batch, rng) for _ in count())
+        for step, batch in enumerate(islice(batches, steps)):
             projected = hard.project()
             class_rows = classes.rows(projected)
             # All rows are cached: the loss over everything costs far less than the text tower.
@@ -379,21 +341,18 @@ class PEZ(Method):
             hard.step(data.loss(class_rows, *batch), projected)
         if not tokens:
             raise SettingError(
-                "the loss of pez is not a number with any tokens; are the images' rows finite?"
+                "the loss of pez is not a number for any tokens; are the image embeddings finite?"
             )
         return tokens, best
 
 
 class HardTokens:
-    """Vectors that stand for the tokens nearest to them, and learn from gradients taken there.
-
-    They begin at random tokens. `tokens` are those of the last projection.
-    """
+    """Vectors trained with the gradients at their nearest tokens; `tokens` are the last projection."""
 
     def __init__(
         self,
         tower: DifferentiableText,
-        count: int,
+        n_tokens: int,
         learning_rate: float,
         weight_decay: float,
         seed: int,
@@ -404,7 +363,7 @@ class HardTokens:
         self._vocabulary = tower.vocabulary[self._allowed].float()
         self._units = torch.nn.functional.normalize(self._vocabulary, dim=-1)
         draw = torch.Generator().manual_seed(seed)
-        first = torch.randint(len(self._allowed), (count,), generator=draw)
+        first = torch.randint(len(self._allowed), (n_tokens,), generator=draw)
         self.vectors = self._vocabulary[first.to(self._vocabulary.device)].clone()
         self.vectors.requires_grad_()
         self.tokens: list[int] = []
@@ -413,7 +372,7 @@ class HardTokens:
         )
 
     def project(self) -> "Tensor":
-        """Return the embeddings of the nearest tokens, as what a gradient can be taken of."""
+        """Return the embeddings of the nearest tokens, which require a gradient."""
         positions, _ = nearest(self.vectors, self._units)
         self.tokens = self._allowed[positions].tolist()
         return self._vocabulary[positions].requires_grad_()

@@ -1,4 +1,8 @@
-"""Linear probes: logistic regression, and LP++ (Huang et al., 2024), which blends images and text."""
+"""Linear probes: logistic regression, and three that use the text.
+
+These are the cross-modal probe (Lin et al., 2023), LP++ (Huang et al., 2024) and CLAP (Silva-Rodriguez et
+al., 2024).
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,48 +11,44 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.baselines.baselines import fit_probe
+from promptboost.baselines import fit_probe
 from promptboost.boosting.composition import log_losses
 from promptboost.encoders.base import Encoder
 from promptboost.errors import SettingError
-from promptboost.methods.base import (
-    FewShotSet,
-    Group,
-    Method,
-    Transfer,
-    check_numbers,
-    check_two_classes,
+from promptboost.methods.base import FewShotSet, Method, Transfer, check_numbers, check_two_classes
+from promptboost.methods.fitted import (
+    MOMENTUM,
+    LinearClassifier,
+    cosine_rate,
+    epoch_batches,
+    logit_slopes,
 )
-from promptboost.methods.fitted import LinearClassifier, logit_slopes
-from promptboost.methods.sentence_means import ZeroShot
+from promptboost.methods.sentence_means import TextAdapter
 from promptboost.pool import PromptPool
+
+Floats = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Logistic(Method):
-    """Logistic regression on the embeddings of images and their crops; no text is read.
+    """Logistic regression on the embeddings of images and their crops, without text.
 
-    The strength of regularization is chosen by cross-validation over the few images, and kept in
-    the classifier's details as ``C``.
-
-    Parameters
-    ----------
-    seed : int
-        Divides the images into folds.
+    Classes have the same total weight. The inverse penalty C is chosen among 1, 10, … 10,000 by the log
+    loss, at the best scale of the logits, in cross-validation over the training images, an image with its
+    crops in one fold; it is 10 if classes have one image. The classifier's details have it as ``C``.
     """
 
     name: ClassVar[str] = "logistic"
-    group: ClassVar[Group] = Group.IMAGES
     carries_over: ClassVar[Transfer] = Transfer.REFIT
 
-    seed: int = 0
+    seed: int = 0  # seed for the folds
 
     def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
         """Check that every class has images."""
         check_two_classes(shots, "logistic regression", "reads no text")
 
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> LinearClassifier:
-        """Fit; the pool is not used."""
+        """Fit the classifier; the pool is not used."""
         self.check(shots, pool, encoder)
         views = shots.images.views(encoder)
         weights, intercepts, C = fit_probe(views, shots.labels, seed=self.seed)
@@ -56,10 +56,30 @@ class Logistic(Method):
         return LinearClassifier(self.origin(shots, encoder), *arrays, details={"C": C})
 
 
-Floats = NDArray[Any]
+@dataclass(frozen=True)
+class CrossModal(TextAdapter):
+    """Logistic regression on the embeddings of images, their crops, and the texts of the classes.
 
-#: The first α is this times the logit scale times the mean cosine of images with their own text:
-#: the authors' 250, at CLIP's scale of 100.
+    Re-implemented. The text of a class is one more row of the class, with an intercept and a penalty as in
+    ``logistic``; text and images have the same total weight, as the authors' batches have half of each.
+    """
+
+    name: ClassVar[str] = "cross-modal"
+    reason: ClassVar[str] = "weights classes by their images"
+
+    seed: int = 0  # seed for the folds
+
+    def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> LinearClassifier:
+        """Fit the classifier on images and text."""
+        text = self.text_rows(shots, pool, encoder)
+        views = shots.images.views(encoder)
+        weights, intercepts, C = fit_probe(views, shots.labels, text=text, seed=self.seed)
+        arrays = weights.astype(np.float32), intercepts.astype(np.float32)
+        return LinearClassifier(self.origin(shots, encoder), *arrays, details={"C": C})
+
+
+#: The initial α is this times the logit scale times the mean cosine of images with the text of their
+#: class: the authors' 250, at CLIP's scale of 100.
 FIRST_ALPHA = 2.5
 
 
@@ -67,38 +87,29 @@ FIRST_ALPHA = 2.5
 class BlendedProbe:
     """The loss L(w, α): mean log loss of the logits ``x · (w_k + α_k t_k)``.
 
-    The Hessian of a log loss in its logits is at most 1/2, so that L is below a parabola of curvature
-    :attr:`w_curvature` in all of w, and of :attr:`alpha_curvature` in all of α. A step of the slope over
-    the curvature goes to the bottom of the parabola, and L cannot rise.
-
-    Parameters
-    ----------
-    rows : array, shape (n, D)
-        Images (and their crops).
-    labels : array of int, shape (n,)
-        Their classes.
-    text : array, shape (K, D)
-        A row of text for each class.
+    The Hessian of a log loss in its logits is at most 1/2, so L is bounded by a parabola of curvature
+    :attr:`w_curvature` in w and of :attr:`alpha_curvature` in α. A gradient step divided by the
+    curvature reaches the minimum of the parabola and cannot increase L.
     """
 
-    rows: Floats
-    labels: NDArray[np.int64]
-    text: Floats
+    rows: Floats  # (n, D): embeddings of images and their crops
+    labels: NDArray[np.int64]  # (n,): their classes
+    text: Floats  # (K, D): text embedding of each class
 
     @cached_property
     def cosines(self) -> Floats:
-        """What the text says of each row: shape (n, K)."""
+        """Cosines of rows and text, shape (n, K)."""
         return np.asarray(self.rows @ self.text.T)
 
     @cached_property
     def w_curvature(self) -> float:
-        """The highest eigenvalue of the rows' XᵀX, over 2 n."""
+        """The largest eigenvalue of the rows' XᵀX, over 2 n."""
         rows = self.rows if self.rows.shape[0] > self.rows.shape[1] else self.rows.T
         return float(np.linalg.eigvalsh(rows.T @ rows)[-1]) / (2 * len(self.labels))
 
     @cached_property
     def alpha_curvature(self) -> float:
-        """The highest sum of squared cosines of a class, over 2 n."""
+        """The largest sum of squared cosines of a class, over 2 n."""
         return float((self.cosines**2).sum(axis=0).max()) / (2 * len(self.labels))
 
     def logits(self, w: Floats, alpha: Floats) -> Floats:
@@ -110,11 +121,11 @@ class BlendedProbe:
         return float(log_losses(self.logits(w, alpha), self.labels).mean())
 
     def slope_w(self, w: Floats, alpha: Floats) -> Floats:
-        """Return the slope of the loss for w: shape (K, D)."""
+        """Return the gradient with respect to w, shape (K, D)."""
         return np.asarray(self._slopes(w, alpha).T @ self.rows)
 
     def slope_alpha(self, w: Floats, alpha: Floats) -> Floats:
-        """Return the slope of the loss for α: shape (K,)."""
+        """Return the gradient with respect to α, shape (K,)."""
         return np.asarray((self._slopes(w, alpha) * self.cosines).sum(axis=0))
 
     def _slopes(self, w: Floats, alpha: Floats) -> Floats:
@@ -130,11 +141,11 @@ def descend(
     alpha_every: int = 10,
     momentum: float = 0.0,
 ) -> tuple[Floats, Floats]:
-    """Return w and α after so many steps on w; α gets a step after each `alpha_every` of them."""
-    pull = np.zeros_like(w)
+    """Return w and α after gradient descent; α is updated after every `alpha_every` steps on w."""
+    velocity = np.zeros_like(w)
     for step in range(1, steps + 1):
-        pull = momentum * pull + probe.slope_w(w, alpha)
-        w = w - (pull / probe.w_curvature).astype(w.dtype)
+        velocity = momentum * velocity + probe.slope_w(w, alpha)
+        w = w - (velocity / probe.w_curvature).astype(w.dtype)
         if step % alpha_every == 0:
             slope = probe.slope_alpha(w, alpha)
             alpha = alpha - (slope / probe.alpha_curvature).astype(w.dtype)
@@ -142,66 +153,39 @@ def descend(
 
 
 @dataclass(frozen=True)
-class LPPlusPlus(Method):
-    """A linear probe with rows ``w_k + α_k t_k``: w and α are learned, the text t_k is not.
+class LPPlusPlus(TextAdapter):
+    """A linear probe with rows ``w_k + α_k t_k``: w and α are learned, the text t_k is fixed.
 
-    Re-implemented. Steps are as long as the data allow (:class:`BlendedProbe`), w begins as the sum
-    of a class's images and α as one number for all classes, 2.5 times the logit scale times the mean
-    cosine of images with the text of their class. Nothing is searched.
-
-    The authors take the best of 300 steps by validation images; here it is the last. Their released
-    code takes steps on w twice and on α an eighth as long, has an intercept, and a momentum of 0.9,
-    with which the loss may rise. The text is the mean of the pool's templates, and an image and its
-    crops count as one.
-
-    Parameters
-    ----------
-    template : str
-        What the text says: as for ``zero-shot``. The mean of the pool's templates by default.
-    steps, alpha_every : int
-        Steps on w, and after how many of them α gets one.
-    momentum : float
-        How much of the last step on w is taken once more; below 1.
+    Re-implemented. Step sizes follow from the data (:class:`BlendedProbe`), w starts as the sum of a
+    class's images and α as one number for all classes, 2.5 times the logit scale times the mean
+    cosine of images with the text of their class. There is no search.
     """
 
     name: ClassVar[str] = "lp++"
-    group: ClassVar[Group] = Group.IMAGES
-    carries_over: ClassVar[Transfer] = Transfer.REFIT
+    reason: ClassVar[str] = "begins with the images of each class"
 
-    template: str = "all"
+    # Number of steps on w, and steps on w per step on α
     steps: int = 300
     alpha_every: int = 10
-    momentum: float = 0.0
+    momentum: float = 0.0  # momentum of the steps on w, below 1
 
     def __post_init__(self) -> None:
-        ZeroShot(self.template)  # says what is wrong with a template
+        super().__post_init__()
         check_numbers(self, counts=("steps", "alpha_every"), from_zero=("momentum",))
         if self.momentum >= 1:
             raise SettingError(f"momentum is {self.momentum}, but must be below 1")
 
-    def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
-        """Check that every class has images, and that the text can be made."""
-        check_two_classes(shots, "lp++", "begins with the images of each class")
-        ZeroShot(self.template).check(shots, pool, encoder)
-
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> LinearClassifier:
-        """Descend from the images' sums."""
-        self.check(shots, pool, encoder)
-        text = ZeroShot(self.template).fit(shots, pool, encoder).rows
+        """Fit the probe, starting from the sums of the images."""
+        text = self.text_rows(shots, pool, encoder)
         views = shots.images.views(encoder)
         rows = np.ascontiguousarray(views.reshape(-1, views.shape[2]))
         probe = BlendedProbe(rows, shots.labels.repeat(views.shape[1]), text)
         w = np.stack([views[shots.labels == k].mean(axis=1).sum(axis=0) for k in range(len(text))])
         first = first_alpha(views, shots.labels, text, encoder.logit_scale)
         alpha = np.full(len(text), first, dtype=np.float32)
-        w, alpha = descend(
-            probe,
-            w,
-            alpha,
-            steps=self.steps,
-            alpha_every=self.alpha_every,
-            momentum=self.momentum,
-        )
+        every, momentum = self.alpha_every, self.momentum
+        w, alpha = descend(probe, w, alpha, steps=self.steps, alpha_every=every, momentum=momentum)
         return LinearClassifier(
             self.origin(shots, encoder),
             (w + alpha[:, None] * text).astype(np.float32),
@@ -211,7 +195,117 @@ class LPPlusPlus(Method):
 
 
 def first_alpha(views: Floats, labels: NDArray[np.int64], text: Floats, scale: float) -> float:
-    """Return the first α: each class's mean cosine of images and text, averaged, times 2.5 scales."""
+    """Return the initial α: the mean over classes of the cosine of images and text, times 2.5 scales."""
     cosines = (views.mean(axis=1) * text[labels]).sum(axis=1)
     by_class = [cosines[labels == k].mean() for k in range(len(text))]
     return FIRST_ALPHA * scale * float(np.mean(by_class))
+
+
+def multipliers(
+    views: Floats, labels: NDArray[np.int64], text: Floats, scale: float
+) -> NDArray[np.float64]:
+    """Return CLAP's penalty weight of each class: the mean zero-shot probability of its own images.
+
+    `views` are images and their crops, (n, 1 + V, D); `text` are unit class rows. A class that zero-shot
+    classifies well should stay near its text.
+    """
+    n_views = views.shape[1]
+    logits = scale * (views.reshape(-1, views.shape[2]) @ text.T)
+    right = np.exp(-log_losses(logits, labels.repeat(n_views))).reshape(-1, n_views).mean(axis=1)
+    return np.array([right[labels == k].mean() for k in range(len(text))])
+
+
+@dataclass(frozen=True)
+class PenalizedProbe:
+    """The loss of prototypes w: log loss of ``scale · cos(x, w_k)``, plus the mean of λ_k ‖w_k − t_k‖².
+
+    The multipliers λ are the initial ones of an augmented Lagrangian method. The authors do not update
+    them: the few images are soon fitted, and the multipliers would vanish.
+    """
+
+    start: Floats
+    multipliers: Floats
+    scale: float
+
+    def loss(self, w: Floats, rows: Floats, labels: NDArray[np.int64]) -> float:
+        """Return the mean log loss of rows, plus the penalty."""
+        return float(log_losses(self._logits(w, rows), labels).mean()) + self.penalty(w)
+
+    def penalty(self, w: Floats) -> float:
+        """Return the mean over classes of λ_k ‖w_k − t_k‖²."""
+        return float((self.multipliers * ((w - self.start) ** 2).sum(axis=1)).mean())
+
+    def slope(self, w: Floats, rows: Floats, labels: NDArray[np.int64]) -> Floats:
+        """Return the gradient with respect to w, shape (K, D)."""
+        lengths = np.linalg.norm(w, axis=1, keepdims=True)
+        units = w / lengths
+        slopes = logit_slopes(self._logits(w, rows), labels)
+        of_loss = slopes.T @ rows * (self.scale / len(rows))
+        # Logits do not depend on the length of a prototype.
+        of_loss -= (of_loss * units).sum(axis=1, keepdims=True) * units
+        of_penalty = 2 / len(w) * self.multipliers[:, None] * (w - self.start)
+        return np.asarray(of_loss / lengths + of_penalty)
+
+    def _logits(self, w: Floats, rows: Floats) -> Floats:
+        return np.asarray(self.scale * (rows @ (w / np.linalg.norm(w, axis=1, keepdims=True)).T))
+
+
+@dataclass(frozen=True)
+class CLAP(TextAdapter):
+    """A linear probe that starts at the text embeddings and is penalized for leaving them, per class.
+
+    Re-implemented, with the authors' one setting for all datasets: gradient descent with momentum, one
+    epoch at a rate of 0.00001, then a cosine schedule, the last step used, no search. They cut 20 crops
+    of each image beforehand, and an epoch of theirs samples as many crops as there are images, or one
+    batch; here an epoch has each image once, as one of its cached views. Incomplete last batches are
+    dropped, as theirs are.
+
+    Their text rows have the length that CLIP's text tower gives them, and the penalty grows with its
+    square. Unit rows are scaled to `length` here. The text is the mean of the pool's templates.
+    """
+
+    name: ClassVar[str] = "clap"
+    reason: ClassVar[str] = "weights the penalty of a class by its images"
+
+    # Number of epochs, and images per step
+    epochs: int = 300
+    batch: int = 256
+    learning_rate: float = 0.1  # rate of the second epoch
+    # Length of the text rows during training. None for the root of the encoder's logit scale (10
+    # for CLIP's 100), with which log loss and penalty scale alike.
+    length: float | None = None
+    seed: int = 0  # seed for the order of the images and their views
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_numbers(self, counts=("epochs", "batch"), positive=("learning_rate", "length"))
+
+    def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> LinearClassifier:
+        """Fit the probe, starting from the text."""
+        text = self.text_rows(shots, pool, encoder)
+        views, scale = shots.images.views(encoder), float(encoder.logit_scale)
+        weights = multipliers(views, shots.labels, text, scale)
+        length = np.float32(scale**0.5 if self.length is None else self.length)
+        probe = PenalizedProbe(length * text, weights.astype(np.float32), scale)
+        w = self._descend(probe, views, shots.labels)
+        rows = scale * w / np.linalg.norm(w, axis=1, keepdims=True)
+        return LinearClassifier(
+            self.origin(shots, encoder),
+            rows.astype(np.float32),
+            np.zeros(len(rows), dtype=np.float32),
+            details={"multipliers": weights.tolist(), "penalty": probe.penalty(w)},
+        )
+
+    def _descend(self, probe: PenalizedProbe, views: Floats, labels: NDArray[np.int64]) -> Floats:
+        rng = np.random.default_rng(self.seed)
+        w, velocity, count = probe.start, np.zeros_like(probe.start), len(labels)
+        for epoch in range(self.epochs):
+            rate = np.float32(cosine_rate(epoch, self.epochs, self.learning_rate))
+            order = rng.permutation(count)
+            seen = views[np.arange(count), rng.integers(views.shape[1], size=count)]
+            for batch in epoch_batches(count, self.batch):
+                images = order[batch]
+                slope = probe.slope(w, seen[images], labels[images])
+                velocity = np.float32(MOMENTUM) * velocity + slope
+                w = w - rate * velocity
+        return w

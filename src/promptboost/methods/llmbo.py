@@ -16,11 +16,11 @@ from promptboost.errors import LabelError, PoolError, SettingError
 from promptboost.io import cache_folder
 from promptboost.llm.client import AskError, Client, ModelSettings, Reply
 from promptboost.llm.replies import ReplyCache, clean_reply
-from promptboost.llm.requests import Budget, RequestPolicy, ask_all
-from promptboost.methods.base import FewShotSet, Group, Method, Transfer, check_numbers
+from promptboost.llm.requests import Budget, ask_all
+from promptboost.methods.base import FewShotSet, Method, Transfer, check_numbers
 from promptboost.methods.fitted import TextClassifier, filled
 from promptboost.pool import PromptPool, fill
-from promptboost.pool.templates import check_templates
+from promptboost.pool.templates import LITERAL, check_templates
 from promptboost.pool.text import text_key
 
 # Most requests for one proposal, if the replies hold no template.
@@ -38,50 +38,32 @@ class LLMbo(Method):
     Re-implemented, with a prompt in our own words. The authors start from templates drawn from a
     million captions; here they are drawn from those of the pool, so with `initial` as large as the pool
     all restarts start alike. Restarts are a setting. Repeated templates count once.
-
-    Parameters
-    ----------
-    model : str
-        Name of the language model on its server. Required.
-    base_url : str
-        URL of the server, such as ``http://localhost:8000/v1``. If empty, OPENAI_BASE_URL or
-        ANTHROPIC_BASE_URL, otherwise the provider's server.
-    provider : {"openai", "anthropic"}
-        Protocol of the server; most others are compatible with OpenAI. The key is read from
-        OPENAI_API_KEY or ANTHROPIC_API_KEY.
-    temperature : float or None
-        None for the server's default; some models accept no other.
-    iterations : int
-        Number of proposals per restart.
-    k, n : int
-        Number of best and of worst templates in a prompt, and of templates per proposal.
-    restarts, initial : int
-        Number of restarts, and of initial templates in each.
-    replies : str
-        JSON Lines file that caches every reply, so that a repeated run needs no server. If empty, a file
-        in the cache folder.
-    max_requests : int or None
-        Limit of requests per fit, retries included; 0 uses cached replies only.
-    seed : int
-        Seed for the choice and order of the initial templates.
     """
 
     name: ClassVar[str] = "llmbo"
-    group: ClassVar[Group] = Group.TEXT
     carries_over: ClassVar[Transfer] = Transfer.TEXT
 
-    model: str = ""
+    model: str = ""  # name of the language model on its server. Required.
+    # URL of the server, such as ``http://localhost:8000/v1``. If empty, OPENAI_BASE_URL or
+    # ANTHROPIC_BASE_URL, otherwise the provider's server.
     base_url: str = ""
+    # Protocol of the server; most others are compatible with OpenAI. The key is read from
+    # OPENAI_API_KEY or ANTHROPIC_API_KEY.
     provider: str = "openai"
-    temperature: float | None = 1.0
-    iterations: int = 10
+    temperature: float | None = 1.0  # None for the server's default; some models accept no other
+    iterations: int = 10  # number of proposals per restart
+    # Number of best and of worst templates in a prompt, and of templates per proposal
     k: int = 3
     n: int = 1
+    # Number of restarts, and of initial templates in each
     restarts: int = 1
     initial: int = 80
+    # JSON Lines file that caches every reply, so that a repeated run needs no server. If empty, a
+    # file in the cache folder.
     replies: str = ""
+    # Limit of requests per fit, retries included; 0 uses cached replies only
     max_requests: int | None = None
-    seed: int = 0
+    seed: int = 0  # seed for the choice and order of the initial templates
 
     def __post_init__(self) -> None:
         counts = ("iterations", "k", "n", "restarts", "initial")
@@ -111,13 +93,13 @@ class LLMbo(Method):
         """Search for the template with the best score."""
         self.check(shots, pool, encoder)
         score = _scorer(shots, encoder)
-        replies = Path(self.replies).expanduser() if self.replies else default_replies()
+        replies = Path(self.replies or cache_folder() / "replies" / "llmbo.jsonl").expanduser()
         searches: list[_Search] = []
         conversation = Conversation(self._model, replies, self.max_requests)
         for restart in range(self.restarts):
             rng = np.random.default_rng([self.seed, restart])
             chosen = rng.permutation(len(pool.templates))[: self.initial]
-            initial = [pool.templates[i] for i in chosen]
+            initial = [pool.templates[i].replace(LITERAL, "{}") for i in chosen]
             search = _Search(f"seed {self.seed}, restart {restart}", score, initial)
             search.run(conversation, self.iterations, self.k, self.n)
             searches.append(search)
@@ -151,7 +133,7 @@ class _Search:
     score: Score
     initial: Sequence[str]
     scores: dict[str, float] = field(default_factory=dict)
-    proposed: list[str] = field(default_factory=list)
+    proposed: list[dict[str, Any]] = field(default_factory=list)
     invalid: int = 0
     last_invalid: str = ""
 
@@ -163,8 +145,7 @@ class _Search:
             # Few templates appear on one side only.
             good, bad = ranked[:k], ranked[max(k, len(ranked) - k) :]
             for template in self._propose(conversation, message(good, bad, n), n):
-                self.proposed.append(template)
-                self._add(template)
+                self.proposed.append({"template": template, "score": self._add(template)})
 
     @property
     def best(self) -> tuple[str, float]:
@@ -178,7 +159,7 @@ class _Search:
             "best": template,
             "score": score,
             "initial_score": max(map(self.scores.__getitem__, self.initial)),
-            "proposed": [{"template": text, "score": self._score(text)} for text in self.proposed],
+            "proposed": self.proposed,
             "invalid_replies": self.invalid,
         }
 
@@ -193,13 +174,13 @@ class _Search:
             self.last_invalid = reply.text
         return []
 
-    def _add(self, template: str) -> None:
-        if text_key(template) not in map(text_key, self.scores):
-            self.scores[template] = self.score(template)
-
-    def _score(self, template: str) -> float:
+    def _add(self, template: str) -> float:
+        """Return the score of a template, computed unless it is known in another spelling."""
         key = text_key(template)
-        return next(score for text, score in self.scores.items() if text_key(text) == key)
+        same = next((text for text in self.scores if text_key(text) == key), template)
+        if same not in self.scores:
+            self.scores[same] = self.score(same)
+        return self.scores[same]
 
 
 def _scorer(shots: FewShotSet, encoder: Encoder) -> Score:
@@ -274,11 +255,6 @@ def _checked(template: str) -> str:
     return template
 
 
-def default_replies() -> Path:
-    """Return the default file of replies, in the cache folder."""
-    return cache_folder() / "replies" / "llmbo.jsonl"
-
-
 def check_server(settings: ModelSettings) -> None:
     """Raise a SettingError if the key is missing or no local server is running; send no question."""
     try:
@@ -305,14 +281,14 @@ class Conversation:
     """Ask one question after another; replies are cached, so that a run can be repeated or resumed.
 
     Models sample their words, so the same prompt sent twice should get two replies. The cache therefore
-    tells them apart by the run and by how often the prompt was sent in it.
+    distinguishes them by the run and by how often the prompt was sent in it.
     """
 
     def __init__(self, settings: ModelSettings, replies: Path, max_requests: int | None) -> None:
         replies.absolute().parent.mkdir(parents=True, exist_ok=True)
         self._settings = settings
         self._cache = ReplyCache(replies)
-        self._policy = RequestPolicy(Budget(max_requests), workers=1)
+        self._budget = Budget(max_requests)
         self._times: Counter[tuple[str, str]] = Counter()
 
     def ask(self, message: str, run: str) -> Reply:
@@ -320,12 +296,12 @@ class Conversation:
         self._times[message, run] += 1
         sample = f"{run}, time {self._times[message, run]}"
         settings = replace(self._settings, sample=sample)
-        answers = ask_all(settings, [message], self._cache, self._policy)
+        answers = ask_all(settings, [message], self._cache, budget=self._budget)
         if message in answers.replies:
             return answers.replies[message]
         reason = answers.failed.get(message) or answers.stopped
         if answers.exhausted:
-            reason = f"max_requests={self._policy.budget.max_requests} allows no more"
+            reason = f"max_requests={self._budget.max_requests} allows no more"
         raise AskError(
             f"llmbo got no reply from {settings.model!r}: {reason}. Replies so far are in "
             f"{self._cache.path}; the same command resumes"

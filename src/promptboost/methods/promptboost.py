@@ -1,23 +1,20 @@
-"""Boosting of text prompts as one method among others; its ablations are its settings."""
+"""Text prompt boosting as a method; its ablations are settings."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.config import BoostConfig
-from promptboost.encoders.base import Encoder, members_of
-from promptboost.encoders.embedder import Embedder
+from promptboost.encoders.base import Encoder
+from promptboost.encoders.embedder import Embedder, members_of
 from promptboost.encoders.group import EncoderGroup, join
 from promptboost.encoders.registry import load_encoder
-from promptboost.errors import FileFormatError, PoolError, SettingError
+from promptboost.errors import PoolError, SettingError
 from promptboost.methods.base import (
-    Arrays,
     FewShotSet,
-    Group,
     Images,
     Logits,
     Method,
@@ -31,36 +28,26 @@ from promptboost.pool import PromptPool
 from promptboost.pool.pool import of_sources
 from promptboost.training import Fitted, PoolRows, PoolTexts, Trainer
 from promptboost.training.examples import Examples
-from promptboost.training.learner import OnRound
+from promptboost.training.trainer import OnRound
 
 
 @dataclass(frozen=True)
 class Boosting(BoostConfig, Method):
     """Text prompt boosting.
 
-    The paper cuts new crops of the images in every round; here a round draws its views among the
+    The paper cuts new crops of the images in every round; here a round draws its views from the
     cached ones, which all methods share.
-
-    Parameters
-    ----------
-    sources : str
-        Names of description sources, with commas: only their sentences, and the templates, are
-        in the pool. All by default.
-    also : str
-        Names of other encoders, joined by +, to learn on at once: ``also=conse:lite2``.
-    **settings
-        Those of :class:`~promptboost.config.BoostConfig`.
     """
 
     name: ClassVar[str] = "promptboost"
-    group: ClassVar[Group] = Group.BOOSTING
     carries_over: ClassVar[Transfer] = Transfer.TEXT
 
+    # Comma-separated description sources to use besides the templates. All by default.
     sources: str = ""
-    also: str = ""
+    also: str = ""  # further encoders to fit on jointly, joined by +: ``also=conse:lite2``
 
     def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
-        """Check that the pool has templates and the same classes, and that each has images."""
+        """Check that the pool has templates and the same classes, and that every class has images."""
         of_sources(pool, self.sources)
         if tuple(pool.class_names) != tuple(shots.class_names):
             raise PoolError("the pool must have the classes of the images, in the same order")
@@ -73,7 +60,7 @@ class Boosting(BoostConfig, Method):
         self.encoders(encoder)
 
     def encoders(self, encoder: Encoder) -> Encoder:
-        """Return the encoder to learn on: the given one, or a group with those of `also`."""
+        """Return the given encoder, or a group of it and those of `also`."""
         names = tuple(name for name in self.also.split("+") if name)
         try:
             return _group(encoder, names) if names else encoder  # type: ignore[arg-type]  # hashable
@@ -83,53 +70,48 @@ class Boosting(BoostConfig, Method):
             ) from error
 
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> TextClassifier:
-        """Boost, and fit the residual."""
+        """Fit the ensemble and its residual."""
         fitted = self.train(shots, pool, encoder)
         origin, residual = self.origin(shots, encoder), fitted.residuals[0]
         text = self.classifier(fitted.ensemble, origin)
-        if residual is None or not np.isfinite(residual.penalty):  # the images rule it out
+        if residual is None or not residual.is_used:
             return text
+        # Without the part that all classes share, which would cost digits in float32.
+        centered = residual.weights - residual.weights.mean(axis=0)
         return ResidualClassifier(
             origin,
             text.banks,
             unit=False,
             details=text.details,
-            residual=np.asarray(residual.weights, dtype=np.float32),
+            scale=text.scale,
+            residual=np.asarray(centered, dtype=np.float32),
             text_scale=residual.text_scale,
         )
 
     def train(
-        self,
-        shots: FewShotSet,
-        pool: PromptPool,
-        encoder: Encoder,
-        on_round: OnRound | None = None,
+        self, shots: FewShotSet, pool: PromptPool, encoder: Encoder, on_round: OnRound | None = None
     ) -> Fitted:
         """Fit the ensemble and its head; see :class:`~promptboost.training.Trainer`."""
         self.check(shots, pool, encoder)
         words, encoders = of_sources(pool, self.sources), self.encoders(encoder)
         members = members_of(encoders)
         rows = join([shots.images.views(member) for member in members])
-        views = rows[:, 1:]
-        examples = Examples(
-            rows[:, 0],
-            shots.labels,
-            tuple(map(str, range(len(shots.labels)))),
-            views=views if views.size else None,
-            encoders=len(members),
-        )
+        ids = tuple(map(str, range(len(shots.labels))))
+        examples = Examples.with_views(rows, shots.labels, ids, encoders=len(members))
         per_round = self.views_per_round
         if per_round is not None:
-            per_round = min(per_round, views.shape[1])
+            per_round = min(per_round, rows.shape[1] - 1)
         trainer = Trainer(replace(self, views_per_round=per_round))
         pool_rows = _embedded(words, encoders)  # type: ignore[arg-type]  # hashable
         return trainer.fit(examples, pool_rows, members, n_heads=1, on_round=on_round)
 
     def classifier(self, ensemble: PromptEnsemble, origin: Origin) -> TextClassifier:
-        """Return the classifier that an ensemble of this method is."""
+        """Return an ensemble as a classifier, with its logit scale of probabilities."""
         banks = tuple(ensemble.prompts(name) for name in origin.class_names)
         details = {"ensemble": ensemble.to_json()}
-        return TextClassifier(origin, banks, unit=False, details=details)
+        own, fitted = origin.encoder.logit_scale, ensemble.logit_scale_on(origin.encoder)
+        scale = 1.0 if fitted is None else fitted / own
+        return TextClassifier(origin, banks, unit=False, details=details, scale=scale)
 
 
 @dataclass(frozen=True)
@@ -141,7 +123,7 @@ class ResidualClassifier(TextClassifier):
     text_scale: float = 1.0
 
     def logits(self, images: Images) -> Logits:
-        """Add both."""
+        """Return the logits of text plus residual."""
         rows = images.rows(self.origin.encoder)
         return np.asarray(rows @ (self.rows * self.text_scale + self.residual).T, dtype=np.float32)
 
@@ -150,39 +132,21 @@ class ResidualClassifier(TextClassifier):
         return self.transfer(self.origin.encoder)
 
     def transfer(self, encoder: Encoder) -> TextClassifier:
-        """Have the text read by another encoder."""
+        """Return the text on another encoder, without the residual."""
         origin = replace(self.origin, encoder=encoder)
-        return TextClassifier(origin, self.banks, self.unit, self.details)
-
-    def state(self) -> tuple[dict[str, Any], Arrays]:
-        """Return the text and the residual."""
-        fields, arrays = super().state()
-        return {**fields, "text_scale": self.text_scale}, {**arrays, "residual": self.residual}
-
-    @classmethod
-    def from_state(cls, origin: Origin, fields: Mapping[str, Any], arrays: Arrays) -> Self:
-        """Make it again from the text and the residual."""
-        text = TextClassifier.from_state(origin, fields, {})
-        residual, scale = arrays.get("residual"), fields.get("text_scale")
-        shape = (len(origin.class_names), origin.encoder.dim)
-        sound = residual is not None and residual.shape == shape and np.isfinite(residual).all()
-        if not sound or not isinstance(scale, float) or not 0 < scale < np.inf:
-            raise FileFormatError("the file's residual cannot be read")
-        assert residual is not None
-        rows = residual.astype(np.float32)
-        return cls(origin, text.banks, text.unit, text.details, rows, scale)
+        return TextClassifier(origin, self.banks, self.unit, self.details, self.scale)
 
 
 @lru_cache(maxsize=8)
 def _group(encoder: Encoder, names: tuple[str, ...]) -> EncoderGroup:
-    """Open further encoders; the same group again, so that its pool is found again."""
+    """Return a group of encoders, cached so that its pool is embedded once."""
     store = encoder.store if isinstance(encoder, Embedder) else None
     first = encoder if isinstance(encoder, Embedder) else Embedder(encoder, None)
     others = [Embedder(load_encoder(name), store) for name in names]
     return EncoderGroup([first, *others])
 
 
-@lru_cache(maxsize=4)  # one pool with a few encoders: a comparison needs it again and again
+@lru_cache(maxsize=4)  # a comparison reuses one pool with a few encoders
 def _embedded(pool: PromptPool, encoder: Encoder) -> PoolRows:
     """Embed a pool."""
     return PoolRows.embed(PoolTexts.of(pool), encoder)

@@ -1,8 +1,8 @@
-"""PromptSRC: deep prompts in both towers, held near to what the frozen towers say."""
+"""PromptSRC: deep prompts in both towers, regularized towards the frozen model."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +15,10 @@ from promptboost.encoders.openclip.deep_prompts import (
     PromptedTowers,
     vit_clip,
 )
-from promptboost.errors import DataError, EncoderError, FileFormatError, SettingError
+from promptboost.errors import DataError, EncoderError, SettingError
 from promptboost.methods.base import (
-    Arrays,
     FewShotSet,
     FittedMethod,
-    Group,
     Images,
     Logits,
     Method,
@@ -29,7 +27,7 @@ from promptboost.methods.base import (
     check_numbers,
 )
 from promptboost.methods.eft import EmulatedClassifier, emulate
-from promptboost.methods.fitted import class_rows, filled
+from promptboost.methods.fitted import class_rows, epoch_batches, filled
 from promptboost.methods.learned_tokens import descend
 from promptboost.pool import PromptPool
 
@@ -37,17 +35,15 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
 
-_ARRAYS = ("class_rows", "text_prompts", "vision_prompts")
-# As the method's authors have them.
+# The authors' setting.
 _CROP_SCALE = (0.08, 1.0)
 
 
 @dataclass(frozen=True)
 class PromptedClassifier(FittedMethod):
-    """Prompts of both towers of one encoder, (layers, tokens, width), and the class rows they make.
+    """Prompts of both towers of one encoder, (layers, tokens, width), and the class embeddings.
 
-    It looks at the images themselves: rows that were embedded without the prompts are of no use. The
-    text tower is not needed again.
+    Predicting needs the images themselves: their embeddings without the prompts cannot be used.
     """
 
     kind: ClassVar[str] = "promptsrc"
@@ -77,93 +73,50 @@ class PromptedClassifier(FittedMethod):
         return np.concatenate(blocks)
 
     def transfer(self, encoder: Encoder) -> EmulatedClassifier:
-        """Emulate it: prompts are vectors of one model and mean nothing to another."""
+        """Return an emulated classifier: the prompts are vectors of one model."""
         return emulate(self, encoder)
 
     @property
-    def encoders_asked(self) -> tuple[str, ...]:
-        """The image tower with its prompts: not the one that embeds images for other methods."""
+    def image_towers(self) -> tuple[str, ...]:
+        """The image tower with its prompts."""
         return (f"{self.origin.encoder.id} with prompts",)
-
-    def state(self) -> tuple[dict[str, Any], Arrays]:
-        """Return everything."""
-        arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in _ARRAYS}
-        return {"details": dict(self.details)}, arrays
-
-    @classmethod
-    def from_state(cls, origin: Origin, fields: Mapping[str, Any], arrays: Arrays) -> Self:
-        """Make it again."""
-        encoder = vit_clip(origin.encoder)
-        towers = PromptedTowers(encoder.model, encoder.tokenizer)
-        try:
-            parts = {name: np.asarray(arrays[name], dtype=np.float32) for name in _ARRAYS}
-            fitted = cls(origin, **parts, details=dict(fields["details"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise FileFormatError(f"the file's prompts cannot be read: {error!r}") from error
-        wanted = (len(origin.class_names), origin.encoder.dim)
-        if fitted.class_rows.shape != wanted:
-            raise FileFormatError(f"the file's rows have the shape {fitted.class_rows.shape}")
-        prompts = fitted.text_prompts, fitted.vision_prompts
-        for array, width in zip(prompts, towers.widths, strict=True):
-            if array.ndim != 3 or not len(array) or array.shape[2] != width:
-                raise FileFormatError(
-                    f"the file's prompts have the shape {array.shape}, and the tower's tokens the "
-                    f"length {width}"
-                )
-        if not all(np.isfinite(part).all() for part in parts.values()):
-            raise FileFormatError("the file's rows or prompts are not finite")
-        return fitted
 
 
 @dataclass(frozen=True)
 class PromptSRC(Method):
-    """Learned tokens in the first layers of both towers of a ViT; the towers stay as they are.
+    """Learned tokens in the first layers of both towers of a ViT; the towers are frozen.
 
-    Re-implemented. The loss is :class:`SelfConsistency`. The classes of the frozen model are the
-    means of the pool's templates (the authors take sixty). Trained by SGD with momentum 0.9 and
+    Re-implemented. The loss is :func:`self_consistency`. The classes of the frozen model are the
+    means of the pool's templates. Trained by SGD with momentum 0.9 and
     weight decay 0.0005, in single precision where the model is. All images are in memory.
-
-    Parameters
-    ----------
-    depth : int
-        Layers, from the first, that have prompts of their own; a tower with fewer has them in all.
-    text_tokens, vision_tokens : int
-        Prompts in each such layer. The first text prompts begin as "a photo of a".
-    epochs : int
-        The first one warms up at a rate of 0.00001.
-    batch_size : int
-        Images a step.
-    learning_rate : float
-        Goes down towards zero along a cosine.
-    text_weight, image_weight : float
-        Costs of moving away from the frozen rows.
-    mean, std : float
-        The prompts are averaged over the epochs with a Gaussian: (30, 30) and, for fine-grained
-        sets, textures and satellite images, (45, 5) are the authors'.
-    seed : int
-        Decides the first prompts, the order of the images and their crops.
     """
 
     name: ClassVar[str] = "promptsrc"
-    group: ClassVar[Group] = Group.GRADIENT
     carries_over: ClassVar[Transfer] = Transfer.EMULATED
 
+    # Number of layers with prompts, from the first; a tower with fewer layers has them in all
     depth: int = 9
+    # Prompts per layer. The first text prompts are initialized to "a photo of a".
     text_tokens: int = 4
     vision_tokens: int = 4
-    epochs: int = 50
-    batch_size: int = 4
-    learning_rate: float = 0.0025
+    epochs: int = 50  # number of epochs; the first one warms up at a rate of 0.00001
+    batch_size: int = 4  # images per step
+    learning_rate: float = 0.0025  # initial rate of a cosine schedule
+    # Weights of the distances to the frozen embeddings
     text_weight: float = 25.0
     image_weight: float = 10.0
+    # Gaussian weights with which the prompts of all epochs are averaged. The authors use (30, 30),
+    # and (45, 5) for fine-grained sets, textures and satellite images.
     mean: float = 30.0
     std: float = 30.0
-    seed: int = 0
+    # Number of the pool's templates, from the first; None for all. The authors take 60 of CLIP's.
+    templates: int | None = None
+    seed: int = 0  # seed for the initial prompts, the order of the images and their crops
 
     def __post_init__(self) -> None:
         check_numbers(
             self,
-            counts=("depth", "text_tokens", "vision_tokens", "epochs", "batch_size"),
+            counts=("depth", "text_tokens", "vision_tokens", "epochs", "batch_size", "templates"),
             positive=("learning_rate", "std"),
             from_zero=("text_weight", "image_weight", "seed"),
         )
@@ -180,13 +133,12 @@ class PromptSRC(Method):
             ) from None
         if not pool.templates:
             raise SettingError(
-                "promptsrc stays near to the mean of the pool's templates, and the pool has none; "
-                "build one with templates"
+                "promptsrc is regularized towards the mean of the pool's templates, and the pool has "
+                "none; build one with templates"
             )
         if len(shots.images) == 0:
             raise DataError("promptsrc learns from images, and there are none")
-        # Only asked for: rows without images refuse here, files are not opened yet.
-        shots.images.images()
+        shots.images.images()  # raises if there are only embeddings; opens no file yet
         towers = PromptedTowers(clip.model, clip.tokenizer)
         towers.class_tokens(shots.class_names, self.text_tokens)
 
@@ -200,7 +152,9 @@ class PromptSRC(Method):
         classes = towers.class_tokens(shots.class_names, self.text_tokens)
         images = list(shots.images.images())
         seen = TrainingImages(images, shots.labels, clip.preprocess, towers.image_size, self.seed)
-        frozen = class_rows(filled(pool.templates, shots.class_names), encoder, unit=True)
+        frozen = class_rows(
+            filled(pool.templates[: self.templates], shots.class_names), encoder, unit=True
+        )
         frozen_texts = torch.from_numpy(frozen).to(clip.device)
         prompts, losses = self._train(towers, classes, seen, frozen_texts, clip.logit_scale)
         with torch.no_grad():
@@ -233,17 +187,17 @@ class PromptSRC(Method):
             text_tokens=self.text_tokens,
             vision_tokens=self.vision_tokens,
         )
-        loss = SelfConsistency(scale, self.text_weight, self.image_weight)
         learned = [t.detach().clone().requires_grad_() for t in (start.text, start.vision)]
         means = [torch.zeros_like(t, requires_grad=False) for t in learned]
         weights = epoch_weights(self.epochs, self.mean, self.std)
 
         def value(pixels: "Tensor", labels: "Tensor") -> "Tensor":
             # Differences of rows are too small for half precision.
-            frozen = Seen(frozen_texts, towers.frozen_image_rows(pixels).float())
+            frozen = frozen_texts, towers.frozen_image_rows(pixels).float()
             texts = towers.text_rows(classes, learned[0]).float()
             rows = towers.image_rows(pixels, learned[1]).float()
-            return loss(Seen(texts, rows), frozen, labels.to(texts.device))
+            rates = scale, self.text_weight, self.image_weight
+            return self_consistency((texts, rows), frozen, labels.to(texts.device), *rates)
 
         losses = []
         epochs = descend(
@@ -256,55 +210,53 @@ class PromptSRC(Method):
         return DeepPrompts(*means), losses
 
 
-@dataclass(frozen=True)
-class Seen:
-    """The classes (K, D) and a batch of images (n, D) as one pair of towers sees them; unit rows."""
-
-    texts: "Tensor"
-    images: "Tensor"
+#: Unit embeddings of the classes (K, D) and of a batch of images (n, D).
+Embedded = tuple["Tensor", "Tensor"]
 
 
-@dataclass(frozen=True)
-class SelfConsistency:
-    """Cross-entropy, and three costs of moving away from what the frozen towers say.
+def self_consistency(
+    tuned: Embedded,
+    frozen: Embedded,
+    labels: "Tensor",
+    scale: float,
+    text_weight: float,
+    image_weight: float,
+) -> "Tensor":
+    """Return the cross-entropy, plus three penalties for leaving the frozen model.
 
-    The mean absolute difference of the text rows and that of the images' rows, each with a
-    weight, and the divergence of the tuned from the frozen class probabilities, KL(frozen ‖ tuned),
-    summed and divided by images × classes.
+    The weighted mean absolute differences of the text and of the image embeddings, and the divergence
+    of the class probabilities, KL(frozen ‖ tuned), divided by images × classes.
     """
+    from torch.nn import functional
 
-    scale: float
-    text_weight: float
-    image_weight: float
-
-    def __call__(self, tuned: Seen, frozen: Seen, labels: "Tensor") -> "Tensor":
-        """Return the sum of the four."""
-        from torch.nn import functional
-
-        logits = self.scale * tuned.images @ tuned.texts.T
-        before = self.scale * frozen.images @ frozen.texts.T
-        divergence = functional.kl_div(
-            logits.log_softmax(dim=1), before.log_softmax(dim=1), reduction="sum", log_target=True
-        )
-        return (
-            functional.cross_entropy(logits, labels)
-            + self.text_weight * functional.l1_loss(tuned.texts, frozen.texts)
-            + self.image_weight * functional.l1_loss(tuned.images, frozen.images)
-            + divergence / logits.numel()
-        )
+    (texts, images), (frozen_texts, frozen_images) = tuned, frozen
+    logits = scale * images @ texts.T
+    frozen_logits = scale * frozen_images @ frozen_texts.T
+    divergence = functional.kl_div(
+        logits.log_softmax(dim=1),
+        frozen_logits.log_softmax(dim=1),
+        reduction="sum",
+        log_target=True,
+    )
+    return (
+        functional.cross_entropy(logits, labels)
+        + text_weight * functional.l1_loss(texts, frozen_texts)
+        + image_weight * functional.l1_loss(images, frozen_images)
+        + divergence / logits.numel()
+    )
 
 
 def epoch_weights(epochs: int, mean: float, std: float) -> NDArray[np.float64]:
-    """Weigh the prompts at the end of each epoch by a Gaussian over the epochs 1, 2, …; sum 1."""
+    """Return Gaussian weights of the epochs 1, 2, …, which sum to 1."""
     exponents = -0.5 * ((np.arange(1, epochs + 1) - mean) / std) ** 2
-    # The largest becomes exp(0): a mean far outside the epochs does not leave zeros only.
+    # The largest becomes exp(0), so that not all underflow.
     weights = np.exp(exponents - exponents.max())
     return np.asarray(weights / weights.sum())
 
 
 @dataclass(frozen=True)
 class TrainingImages:
-    """Images in memory and their labels, seen through another crop in each epoch."""
+    """Images in memory and their labels, cropped anew in each epoch."""
 
     images: "Sequence[Image]"
     labels: NDArray[np.int64]
@@ -313,17 +265,13 @@ class TrainingImages:
     seed: int
 
     def batches(self, epoch: int, batch_size: int) -> "Iterator[tuple[Tensor, Tensor]]":
-        """Return the images of an epoch in random order.
-
-        An incomplete last batch is left out, unless it is the only one, as in
-        :class:`~promptboost.methods.learned_tokens.TrainingRows`.
-        """
+        """Yield crops and labels of an epoch in random order."""
         import torch
 
         count = len(self.images)
         order = np.random.default_rng([self.seed, epoch]).permutation(count)
-        for start in range(0, max(count - batch_size, 0) + 1, batch_size):
-            chosen = order[start : start + batch_size]
+        for batch in epoch_batches(count, batch_size):
+            chosen = order[batch]
             crops = [self._crop(int(i), epoch) for i in chosen]
             yield torch.stack(crops), torch.from_numpy(self.labels[chosen].astype(np.int64))
 

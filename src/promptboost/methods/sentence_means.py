@@ -1,4 +1,4 @@
-"""Methods that learn nothing: each class is the mean of some sentences about it."""
+"""Methods without training: each class is the mean of some sentences about it."""
 
 import string
 from abc import abstractmethod
@@ -8,56 +8,59 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from promptboost.encoders.base import Encoder
 from promptboost.errors import PoolError, SettingError
-from promptboost.methods.base import Bank, FewShotSet, Group, Method, Transfer, check_numbers
+from promptboost.methods.base import (
+    Bank,
+    FewShotSet,
+    Method,
+    Transfer,
+    check_numbers,
+    check_two_classes,
+)
 from promptboost.methods.fitted import TextClassifier, filled
 from promptboost.pool import PromptPool, fill
 from promptboost.pool.pool import sentences
-from promptboost.pool.templates import PLAIN_TEMPLATE, connect
+from promptboost.pool.templates import PLAIN_TEMPLATE, connect, places, plain_template
+from promptboost.pool.text import plain_name
 
 
 class SentenceMean(Method):
-    """What such methods share: all they do is gather the sentences of each class."""
+    """Base of methods that only select the sentences of each class."""
 
-    group: ClassVar[Group] = Group.TEXT
     carries_over: ClassVar[Transfer] = Transfer.TEXT
     learns: ClassVar[bool] = False
-    # Whether images are compared with the mean row; if not, their cosines are averaged.
+    # Scale the mean row to length one; if not, logits are mean cosines.
     unit: ClassVar[bool] = True
 
     @abstractmethod
     def banks(self, shots: FewShotSet, pool: PromptPool) -> tuple[Bank, ...]:
-        """Return the sentences of each class; raise an error if there are none to take."""
+        """Return the sentences of each class; raise an error if there are none."""
 
     def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
-        """Check that the sentences are there."""
+        """Check that every class has sentences."""
         self.banks(shots, pool)
 
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> TextClassifier:
-        """Gather the sentences."""
+        """Return the classifier of the sentences."""
         banks = self.banks(shots, pool)
         return TextClassifier(self.origin(shots, encoder), banks, unit=self.unit)
 
 
 @dataclass(frozen=True)
 class ZeroShot(SentenceMean):
-    """Class names in a template.
-
-    Parameters
-    ----------
-    template : str
-        A sentence with one ``{}``; ``"all"`` for the mean of the pool's templates; ``"dataset"``
-        for the one that comes with a benchmark.
-    """
+    """Class names in a template."""
 
     name: ClassVar[str] = "zero-shot"
 
+    # A sentence with one ``{}``; ``"all"`` for the mean of the pool's templates; ``"dataset"`` for
+    # the one that comes with a benchmark
     template: str = PLAIN_TEMPLATE
 
     def __post_init__(self) -> None:
-        if self.template not in ("all", "dataset") and self.template.count("{}") != 1:
+        if self.template not in ("all", "dataset") and places(self.template) != 1:
             raise SettingError(
                 f"template is {self.template!r}, but must have one {{}} for the class name, or be "
                 "'all' or 'dataset'"
@@ -75,29 +78,29 @@ class ZeroShot(SentenceMean):
                 "only a benchmark has a template of its own; for other images type "
                 "zero-shot?template=YOUR {} TEMPLATE"
             )
-        one = shots.template if self.template == "dataset" else self.template
-        return filled(pool.templates if self.template == "all" else (str(one),), shots.class_names)
+        template = str(shots.template) if self.template == "dataset" else self.template
+        if template == PLAIN_TEMPLATE:
+            template = plain_template(pool.templates)
+        templates = pool.templates if template == "all" else (template,)
+        phrases = dict(zip(pool.class_names, pool.phrases, strict=True))
+        return filled(templates, [phrases.get(name, name) for name in shots.class_names])
 
 
 @dataclass(frozen=True)
 class DCLIP(SentenceMean):
     """A class with each of its descriptors: "owl, which has large eyes.".
 
-    Re-implemented. An image's score is the mean of its cosines with a class's prompts, not its
-    cosine with their mean. A class without descriptors is its name alone. Connectors are those of
-    promptboost's reader of DCLIP files, which looks at whole words: "antlers" does not begin with
-    "a". Every prompt ends with a dot, as the original's do for ImageNet only.
-
-    Parameters
-    ----------
-    sources : str
-        Names of description sources, with commas. Descriptors may be fragments ("a hooked beak")
-        or sentences that the reader has made of them already.
+    Re-implemented. Logits are mean cosines with a class's prompts, not the cosine with their mean. A
+    class without descriptors is its name alone. Connectors are those of promptboost's reader of DCLIP
+    files, which compares whole words: "antlers" does not begin with "a". Every prompt ends with a dot,
+    as the original's do for ImageNet only.
     """
 
     name: ClassVar[str] = "dclip"
     unit: ClassVar[bool] = False
 
+    # Comma-separated description sources, of fragments ("a hooked beak") or of sentences that the
+    # reader has made of them
     sources: str = "dclip"
 
     def banks(self, shots: FewShotSet, pool: PromptPool) -> tuple[Bank, ...]:
@@ -105,7 +108,7 @@ class DCLIP(SentenceMean):
         by_class = dict(zip(pool.class_names, sentences(pool, self.sources), strict=True))
         banks: list[Bank] = []
         for name in shots.class_names:
-            plain = name.replace("_", " ")
+            plain = plain_name(name)
             texts = [_connected(plain, prompt.text) for prompt in by_class[name]] or [plain]
             banks.append(dict.fromkeys(texts, 1.0))
         return tuple(banks)
@@ -119,31 +122,24 @@ def _connected(class_name: str, descriptor: str) -> str:
 
 @dataclass(frozen=True)
 class CuPL(SentenceMean):
-    """The mean of a class's sentences as they are.
+    """The mean of a class's sentences.
 
-    Re-implemented. A sentence that a file repeats counts once, because a pool has it once.
-
-    Parameters
-    ----------
-    templates : bool
-        Put the pool's templates into the mean as well.
-    sources : str
-        Names of description sources, with commas.
+    Re-implemented. Repeated sentences count once, as a pool has each only once.
     """
 
     name: ClassVar[str] = "cupl"
 
-    templates: bool = False
-    sources: str = "cupl"
+    templates: bool = False  # include the pool's templates
+    sources: str = "cupl"  # comma-separated description sources
 
     def banks(self, shots: FewShotSet, pool: PromptPool) -> tuple[Bank, ...]:
-        """Gather templates and sentences."""
+        """Return templates and sentences."""
         by_class = dict(zip(pool.class_names, sentences(pool, self.sources), strict=True))
         templates = pool.templates if self.templates else ()
         if self.templates and not templates:
             raise PoolError(
-                "it takes the pool's templates into the mean, and the pool has none; type cupl for "
-                "the sentences alone"
+                "it includes the pool's templates, and the pool has none; type cupl for the sentences "
+                "alone"
             )
         banks: list[Bank] = []
         for name in shots.class_names:
@@ -159,19 +155,43 @@ class CuPL(SentenceMean):
 
 @dataclass(frozen=True)
 class PoolMean(SentenceMean):
-    """The mean of everything that the pool has for a class.
-
-    It tells what choosing prompts is worth: the same words, none of them chosen.
-    """
+    """The mean of all templates and sentences of a class: the baseline of choosing prompts."""
 
     name: ClassVar[str] = "pool-mean"
 
     def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
-        """Check nothing: a large pool should not be written out twice."""
+        """Accept any pool, without listing a large one."""
 
     def banks(self, shots: FewShotSet, pool: PromptPool) -> tuple[Bank, ...]:
-        """Take all texts."""
+        """Return all texts."""
         return tuple(dict.fromkeys(pool.texts(name), 1.0) for name in shots.class_names)
+
+
+@dataclass(frozen=True)
+class TextAdapter(Method):
+    """Base of methods that add the embeddings of images to the text of each class."""
+
+    carries_over: ClassVar[Transfer] = Transfer.REFIT
+    #: Why every class needs an image.
+    reason: ClassVar[str]
+
+    # Text of each class, as in ``zero-shot``. The mean of the pool's templates by default.
+    template: str = "all"
+
+    def __post_init__(self) -> None:
+        ZeroShot(self.template)  # validates the template
+
+    def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
+        """Check that every class has images and that the text is available."""
+        check_two_classes(shots, self.name, self.reason)
+        ZeroShot(self.template).check(shots, pool, encoder)
+
+    def text_rows(
+        self, shots: FewShotSet, pool: PromptPool, encoder: Encoder
+    ) -> NDArray[np.float32]:
+        """Return the text embedding of each class, (K, D), after the check."""
+        self.check(shots, pool, encoder)
+        return ZeroShot(self.template).fit(shots, pool, encoder).rows
 
 
 _EVERYDAY = """
@@ -191,7 +211,7 @@ _EVERYDAY = """
     twice under unusual upper usual value various version volume weight whether whole without wonder
 """
 
-#: Words to draw from, of no subject; the authors have a longer list of their own.
+#: Words to draw from; the authors have a longer list of their own.
 WORDS = tuple(_EVERYDAY.split())
 
 
@@ -199,47 +219,30 @@ WORDS = tuple(_EVERYDAY.split())
 class WaffleCLIP(SentenceMean):
     """A class name with random words or letters: "a photo of an owl, which has wond thin.".
 
-    Re-implemented. Every draw is a pair, of words and of letters, as long as the names of the classes
-    are on the average: as many words, cut to their mean length, and as many groups of letters. All
-    classes have the same draws. An image's score is the mean of its cosines with a class's prompts.
-    No image is looked at and no pool.
-
-    The authors draw words from a list of their own and letters from an LLM's descriptors; here the
-    words are :data:`WORDS` and the letters a to z. They write "which is" before what begins with "a".
-
-    Parameters
-    ----------
-    pairs : int
-        Pairs of draws: half as many as a class has prompts.
-    template : str
-        A sentence with one ``{}``; the draws are put before its full stop.
-    seed : int
-        Decides the draws.
-
-    Examples
-    --------
-    >>> WaffleCLIP(pairs=1, seed=5).noises(["barn owl", "king penguin"])
-    ['pers simi', 'avmn, qhzb']
+    Re-implemented. Every draw is a pair, of words and of letters, with the mean number and length of the
+    words in the class names. All classes have the same draws. Logits are mean cosines with a class's
+    prompts. Images and pool are not used.
     """
 
     name: ClassVar[str] = "waffle"
     unit: ClassVar[bool] = False
 
-    pairs: int = 15
+    pairs: int = 15  # number of draws, half the number of prompts per class
+    # A sentence with one ``{}``; the draws are inserted before its full stop
     template: str = PLAIN_TEMPLATE
-    seed: int = 0
+    seed: int = 0  # seed for the draws
 
     def __post_init__(self) -> None:
         check_numbers(self, counts=("pairs",))
-        if self.template.count("{}") != 1:
+        if places(self.template) != 1:
             raise SettingError(
                 f"template is {self.template!r}, but must have one {{}} for the class name"
             )
 
     def banks(self, shots: FewShotSet, pool: PromptPool) -> tuple[Bank, ...]:
-        """Put the draws behind the name of each class."""
+        """Return the prompts of each class, with the same draws."""
         stem = self.template.rstrip(".")
-        # What is drawn twice counts twice.
+        # Repeated draws count repeatedly.
         counts = Counter(f"{stem}, which has {noise}." for noise in self.noises(shots.class_names))
         return tuple(
             {fill(text, name): float(count) for text, count in counts.items()}
@@ -247,8 +250,8 @@ class WaffleCLIP(SentenceMean):
         )
 
     def noises(self, class_names: Sequence[str]) -> list[str]:
-        """Draw words and letters, a pair after the other, as long as the names are."""
-        names = [name.replace("_", " ").split() for name in class_names]
+        """Draw pairs of words and of letters."""
+        names = [plain_name(name).split() for name in class_names]
         words = max(round(float(np.mean([len(name) for name in names]))), 1)
         length = max(round(float(np.mean([np.mean([*map(len, name)]) for name in names]))), 1)
         groups = round(float(np.mean([len(name) - 1 for name in names]))) + 1

@@ -1,57 +1,45 @@
-"""Tip-Adapter and Tip-Adapter-F (Zhang et al., 2022): zero-shot, corrected by a cache of images."""
+"""Tip-Adapter and Tip-Adapter-F (Zhang et al., 2022): zero-shot plus a cache of training images."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.boosting.composition import log_losses
-from promptboost.boosting.scale import dealt
+from promptboost.boosting.scale import stratified_folds
 from promptboost.encoders.base import Encoder, unit_rows
-from promptboost.errors import FileFormatError, LabelError
-from promptboost.methods.base import (
-    Arrays,
-    FewShotSet,
-    FittedMethod,
-    Group,
-    Images,
-    Logits,
-    Method,
-    Origin,
-    Transfer,
-    check_numbers,
-)
+from promptboost.errors import LabelError
+from promptboost.methods.base import FewShotSet, FittedMethod, Images, Logits, Origin, check_numbers
 from promptboost.methods.fitted import logit_slopes
-from promptboost.methods.sentence_means import ZeroShot
+from promptboost.methods.folds import LOSS_SCALES
+from promptboost.methods.sentence_means import TextAdapter, ZeroShot
 from promptboost.pool import PromptPool
 
 Floats = NDArray[np.float32]
 
-#: What is tried for the weight of the cache; the authors start at about one.
+#: Candidates for the weight of the cache; the authors start at about one.
 ALPHAS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
-#: What is tried for how near a key has to be to count; the paper has 5.5, its released settings begin at 1.
+#: Candidates for the sharpness; the paper uses 5.5, its released settings start at 1.
 BETAS = (0.5, 1.0, 2.0, 4.0, 5.5, 8.0, 12.0, 16.0, 24.0, 32.0)
 
-#: Where a class has one image only, no image can be held out. The paper's, for CLIP.
+#: Used if a class has only one image, so that none can be held out: the paper's, for CLIP.
 FIXED_ALPHA, FIXED_BETA = 1.0, 5.5
 
-#: Of the tuning, and from which the best is chosen where images can be held out.
+#: Epochs of tuning, among which the best is chosen if images can be held out.
 EPOCHS = 20
 
 _FOLDS = 3
 
-_LOUDNESS = np.geomspace(0.1, 10.0, 9, dtype=np.float32)
-
 
 @dataclass(frozen=True)
 class Cache:
-    """Keys (rows of images), the classes they speak for, and the two numbers of the formula.
+    """Keys (embeddings of training images), their labels, and the two parameters of the formula.
 
-    α is the weight of the cache relative to the text, β how fast the influence of a key falls with its
-    distance.
+    α is the weight of the cache relative to the text, β how fast the influence of a key decreases with
+    its distance.
     """
 
     keys: Floats
@@ -61,16 +49,16 @@ class Cache:
     beta: float = FIXED_BETA
 
     def scores(self, rows: Floats) -> Floats:
-        """Return what the cache adds to the logits of each row: shape (n, K)."""
+        """Return the addition of the cache to the logits of each row, shape (n, K)."""
         return np.asarray(self.alpha * (self.nearness(rows) @ self.values))
 
     def nearness(self, rows: Floats) -> Floats:
-        """Return how much each key counts for each row: exp(−β (1 − cosine))."""
+        """Return the weight of each key for each row, exp(−β (1 − cosine))."""
         return _nearness(rows @ self.keys.T, self.beta)
 
     @property
     def values(self) -> Floats:
-        """The classes of the keys as rows with a single one."""
+        """The labels of the keys, one-hot."""
         return np.eye(self.n_classes, dtype=np.float32)[self.labels]
 
 
@@ -83,22 +71,21 @@ def choose_weights(
     *,
     by_loss: bool = False,
 ) -> Cache:
-    """Choose α and β by cross-validation over the images of the cache; its own where a class has one.
+    """Choose α and β by cross-validation over the cached images; keep them if a class has only one.
 
-    Each fold takes images of all classes out of the cache, so that no class speaks louder because an
-    image of another is missing. `rows` are the images in the order of the keys, `text` the class rows
-    with the logit scale in them. Without `by_loss` the number of right answers decides, and the log
-    loss between equals, at the loudness that suits each.
+    Each fold removes images of all classes from the cache, so that the classes stay balanced. `rows` are
+    the images in the order of the keys, `text` the class rows times the logit scale. Without `by_loss`
+    the accuracy decides, and the log loss at its best scale breaks ties.
     """
     counts = np.bincount(cache.labels, minlength=cache.n_classes)
     folds = int(counts[counts > 0].min())
     if folds < 2:
         return cache
-    fold = dealt(cache.labels, folds)
+    fold = stratified_folds(cache.labels, folds)
     by_text, cosines = rows @ text.T, rows @ cache.keys.T
     best, chosen = (np.inf, np.inf), cache
     for beta in betas:
-        sums = _set_aside(cosines, beta, cache.values, fold)
+        sums = _held_out_sums(cosines, beta, cache.values, fold)
         for alpha in alphas:
             logits = by_text + alpha * sums
             if (cost := _cost(logits, cache.labels, by_loss, best[0])) < best:
@@ -109,25 +96,25 @@ def choose_weights(
 def _cost(
     logits: Floats, labels: NDArray[np.int64], by_loss: bool, most: float = np.inf
 ) -> tuple[float, float]:
-    """Return the share that is wrong, and the log loss at the loudness that suits best."""
+    """Return the error rate, 0 if `by_loss`, and the log loss at the best scale."""
     wrong = 0.0 if by_loss else float(np.mean(logits.argmax(axis=1) != labels))
     if wrong > most:
-        return wrong, np.inf  # what its loss is does not matter
-    return wrong, min(float(log_losses(loud * logits, labels).mean()) for loud in _LOUDNESS)
+        return wrong, np.inf  # its loss does not matter
+    return wrong, min(float(log_losses(scale * logits, labels).mean()) for scale in LOSS_SCALES)
 
 
 def _nearness(cosines: Floats, beta: float) -> Floats:
     return np.asarray(np.exp(beta * (cosines - 1)))
 
 
-def _set_aside(cosines: Floats, beta: float, values: Floats, fold: NDArray[np.int64]) -> Floats:
-    """Return what a cache says about each image while the images of its fold are not in it."""
+def _held_out_sums(cosines: Floats, beta: float, values: Floats, fold: NDArray[np.int64]) -> Floats:
+    """Return the sums over the cache for each image, without the images of its fold."""
     scores = np.empty_like(values)
     folds = int(fold.max()) + 1
-    for part in range(folds):
-        aside = fold == part
-        near = _nearness(cosines[np.ix_(aside, ~aside)], beta)
-        scores[aside] = near @ values[~aside] * (folds / (folds - 1))
+    for k in range(folds):
+        out = fold == k
+        near = _nearness(cosines[np.ix_(out, ~out)], beta)
+        scores[out] = near @ values[~out] * (folds / (folds - 1))
     return scores
 
 
@@ -142,11 +129,11 @@ def tune(
     step: float = 0.001,
     seed: int = 0,
 ) -> Cache:
-    """Move the keys by AdamW so that the log loss of the images falls; α and β stay.
+    """Train the keys with AdamW on the log loss of the images; α and β are fixed.
 
-    `views` are the images and their crops, (n, 1 + V, D), in the order of the keys; an epoch sees one
-    of each. `text` are the class rows with the logit scale in them. Of so many epochs the `last` is
-    returned; the length of the steps does not depend on it.
+    `views` are the images and their crops, (n, 1 + V, D), in the order of the keys; an epoch draws one
+    of each. `text` are the class rows times the logit scale. Returns the cache after the epoch `last`,
+    which does not affect the learning rates.
     """
     path = _tuned(cache, views, text, epochs, batch, step, seed)
     return next(islice(path, (last or epochs) - 1, None))
@@ -179,30 +166,31 @@ def choose_epoch(
     step: float = 0.001,
     seed: int = 0,
 ) -> int:
-    """Choose after which epoch tuning should end, by held-out images; the last where a class has one.
+    """Choose the last epoch of tuning by held-out images; all epochs if a class has only one image.
 
-    The rest of the images are tuned as a cache of their own, as loud as the whole one. The log loss
-    decides, at the loudness that suits each epoch: how many are right differs little from one to the next.
+    The remaining images are tuned as a cache of their own, with α scaled up. The log loss at its best
+    scale decides: accuracy differs little between epochs.
     """
     counts = np.bincount(cache.labels, minlength=cache.n_classes)
     folds = min(int(counts[counts > 0].min()), _FOLDS)
     if folds < 2:
         return EPOCHS
-    fold = dealt(cache.labels, folds)
+    fold = stratified_folds(cache.labels, folds)
     logits = np.repeat((views[:, 0] @ text.T)[None], EPOCHS, axis=0)
-    for part in range(folds):
-        aside, rest = fold == part, fold != part
-        louder = cache.alpha * folds / (folds - 1)
-        smaller = replace(cache, keys=cache.keys[rest], labels=cache.labels[rest], alpha=louder)
-        path = _tuned(smaller, views[rest], text, EPOCHS, batch, step, seed)
-        for epoch, now in enumerate(path):
-            logits[epoch, aside] += now.scores(views[aside, 0])
+    alpha = cache.alpha * folds / (folds - 1)
+    for k in range(folds):
+        out = fold == k
+        smaller = replace(cache, keys=cache.keys[~out], labels=cache.labels[~out], alpha=alpha)
+        for epoch, tuned in enumerate(
+            _tuned(smaller, views[~out], text, EPOCHS, batch, step, seed)
+        ):
+            logits[epoch, out] += tuned.scores(views[out, 0])
     costs = [_cost(epoch_logits, cache.labels, by_loss=True) for epoch_logits in logits]
     return costs.index(min(costs)) + 1
 
 
 def gradient(cache: Cache, rows: Floats, text: Floats, labels: NDArray[np.int64]) -> Floats:
-    """Return the slope of the mean log loss of some rows for each number in the keys: (n, D)."""
+    """Return the gradient of the mean log loss of some rows with respect to the keys, (n, D)."""
     near = cache.nearness(rows)
     logits = rows @ text.T + cache.alpha * (near @ cache.values)
     # A key moves the logit of its own class only.
@@ -211,7 +199,7 @@ def gradient(cache: Cache, rows: Floats, text: Floats, labels: NDArray[np.int64]
 
 
 class _AdamW:
-    """Adam with decoupled weight decay, with the usual numbers but for the authors' large ε."""
+    """Adam with decoupled weight decay, a cosine schedule, and the authors' large ε."""
 
     first_decay, second_decay, epsilon, weight_decay = 0.9, 0.999, 1e-4, 0.01
 
@@ -234,103 +222,59 @@ class _AdamW:
 
 @dataclass(frozen=True)
 class CacheClassifier(FittedMethod):
-    """Class rows made of text, of length one, and a cache of images that corrects them."""
+    """Unit class rows of text, and a cache of images."""
 
     kind: ClassVar[str] = "tip-adapter"
     origin: Origin
     rows: NDArray[np.float32]
-    cache: Cache
+    keys: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    alpha: float
+    beta: float
+
+    @property
+    def cache(self) -> Cache:
+        """The images."""
+        return Cache(self.keys, self.labels, len(self.rows), self.alpha, self.beta)
 
     def logits(self, images: Images) -> Logits:
-        """Return what the text says plus what the cache says."""
+        """Return the logits of the text plus those of the cache."""
         seen = images.rows(self.origin.encoder)
         text = seen @ self.rows.T * self.origin.encoder.logit_scale
         return np.asarray(text + self.cache.scores(seen), dtype=np.float32)
 
-    def state(self) -> tuple[dict[str, Any], Arrays]:
-        """Return everything."""
-        arrays: Arrays = {
-            "rows": np.ascontiguousarray(self.rows, dtype=np.float32),
-            "keys": np.ascontiguousarray(self.cache.keys, dtype=np.float32),
-            "key_labels": np.ascontiguousarray(self.cache.labels, dtype=np.int64),
-        }
-        return {"alpha": self.cache.alpha, "beta": self.cache.beta}, arrays
-
-    @classmethod
-    def from_state(cls, origin: Origin, fields: Mapping[str, Any], arrays: Arrays) -> Self:
-        """Make it again."""
-        K, D = len(origin.class_names), origin.encoder.dim
-        try:
-            rows, keys, labels = arrays["rows"], arrays["keys"], arrays["key_labels"]
-            alpha, beta = float(fields["alpha"]), float(fields["beta"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise FileFormatError(f"the file's cache cannot be read: {error!r}") from error
-        if rows.shape != (K, D) or keys.shape != (len(labels), D) or labels.ndim != 1:
-            raise FileFormatError(
-                f"the file's arrays have the shapes {rows.shape}, {keys.shape} and {labels.shape}"
-            )
-        if len(labels) == 0 or not 0 <= labels.min() <= labels.max() < K:
-            raise FileFormatError(f"the file's labels are not all from 0 to {K - 1}")
-        if not (np.isfinite(rows).all() and np.isfinite(keys).all()):
-            raise FileFormatError("the file's rows or keys are not finite")
-        return cls(origin, rows, Cache(keys, labels.astype(np.int64), K, alpha, beta))
-
 
 @dataclass(frozen=True)
-class TipAdapter(Method):
-    """Zero-shot logits, plus α times the classes of the images that look alike.
+class TipAdapter(TextAdapter):
+    """Zero-shot logits, plus α times the labels of similar training images.
 
-    Re-implemented. A key of the cache is the mean row of an image and its cached views (the authors
-    average ten random crops). With `tuned` the keys are then trained for a few epochs on the views,
-    which is Tip-Adapter-F. The text is the mean of the pool's templates, not the authors' own.
-
-    The authors search α and β, and the best epoch of the tuning, on images that are not among the
-    few shots. Here they are chosen by cross-validation over the few images: by how many are right,
-    or for a tuning by the log loss. Where a class has one image only they are 1 and 5.5, and the last
-    epoch is taken. The tuning keeps α and β.
-
-    Parameters
-    ----------
-    tuned : bool
-        Train the keys.
-    template : str
-        What the text says: as for ``zero-shot``. The mean of the pool's templates by default.
-    alpha, beta : float or None
-        Weight of the cache, and how near an image has to be to count. None chooses them.
-    epochs : int or None
-        Of the tuning; the last is taken. None chooses which of 20 to end with.
-    learning_rate : float
-        Of the tuning.
-    seed : int
-        Order of the images, and which views are seen, while tuning.
+    Re-implemented. A key of the cache is the mean embedding of an image and its cached views (the
+    authors average ten random crops). With `tuned` the keys are then trained for a few epochs on the
+    views, which is Tip-Adapter-F. The text is the mean of the pool's templates, not the authors' own.
     """
 
     name: ClassVar[str] = "tip-adapter"
-    group: ClassVar[Group] = Group.IMAGES
-    carries_over: ClassVar[Transfer] = Transfer.REFIT
-
-    tuned: bool = False
-    template: str = "all"
+    tuned: bool = False  # train the keys
+    # Weight of the cache, and its sharpness. None chooses them.
     alpha: float | None = None
     beta: float | None = None
-    epochs: int | None = None
-    learning_rate: float = 0.001
-    seed: int = 0
+    epochs: int | None = None  # epochs of tuning. None chooses among 20.
+    learning_rate: float = 0.001  # initial learning rate of tuning
+    seed: int = 0  # seed for the order of the images and their views during tuning
 
     def __post_init__(self) -> None:
-        ZeroShot(self.template)  # says what is wrong with a template
+        super().__post_init__()
         check_numbers(self, counts=("epochs",), positive=("alpha", "beta", "learning_rate"))
 
     def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
-        """Check that there are images, and that the text can be made."""
+        """Check that there are images and that the text is available."""
         if len(shots.labels) == 0:
-            raise LabelError("tip-adapter keeps images, and there is none; give one at least")
+            raise LabelError("tip-adapter caches images, and there is none; give at least one")
         ZeroShot(self.template).check(shots, pool, encoder)
 
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> CacheClassifier:
-        """Fill the cache, choose its two numbers, and perhaps tune its keys."""
-        self.check(shots, pool, encoder)
-        rows = ZeroShot(self.template).fit(shots, pool, encoder).rows
+        """Fill the cache, choose α and β, and tune the keys if `tuned`."""
+        rows = self.text_rows(shots, pool, encoder)
         views = shots.images.views(encoder)
         text = rows * np.float32(encoder.logit_scale)
         keys = unit_rows(views.mean(axis=1))
@@ -338,10 +282,11 @@ class TipAdapter(Method):
         alphas = ALPHAS if self.alpha is None else (self.alpha,)
         betas = BETAS if self.beta is None else (self.beta,)
         cache = Cache(keys, shots.labels, shots.n_classes, *start)
-        # The loss is what the tuning lowers: it should begin where that is low.
+        # Tuning minimizes the loss, so it starts where the loss is small.
         cache = choose_weights(cache, views[:, 0], text, alphas, betas, by_loss=self.tuned)
         if self.tuned:
             step, seed, epochs = self.learning_rate, self.seed, self.epochs or EPOCHS
             last = self.epochs or choose_epoch(cache, views, text, step=step, seed=seed)
             cache = tune(cache, views, text, epochs=epochs, last=last, step=step, seed=seed)
-        return CacheClassifier(self.origin(shots, encoder), rows, cache)
+        origin, parameters = self.origin(shots, encoder), (cache.alpha, cache.beta)
+        return CacheClassifier(origin, rows, cache.keys, cache.labels, *parameters)

@@ -9,13 +9,14 @@ from promptboost.model.schema import json_schema
 if TYPE_CHECKING:
     from promptboost.model.classifier import PromptClassifier, load
     from promptboost.model.head import Head
-    from promptboost.model.prediction import Prediction
+    from promptboost.model.prediction import Explanation, Prediction
 
 __all__ = [
     "PromptClassifier",
     "PromptEnsemble",
     "Round",
     "Prediction",
+    "Explanation",
     "json_schema",
     "Head",
     "load",
@@ -25,5 +26,9 @@ __all__ = [
 # To read a text, neither numpy nor an encoder is imported.
 __getattr__ = on_first_use(
     __name__,
-    {"classifier": ["PromptClassifier", "load"], "head": ["Head"], "prediction": ["Prediction"]},
+    {
+        "classifier": ["PromptClassifier", "load"],
+        "head": ["Head"],
+        "prediction": ["Explanation", "Prediction"],
+    },
 )

@@ -4,13 +4,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.data.dataset import Dataset
-from promptboost.data.memory import as_embeddings, as_images, holds_images
+from promptboost.data.memory import as_embeddings, as_images, holds_images, is_single_image
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import Embedder, TextSource, embed_texts
 from promptboost.encoders.registry import check_trusted
@@ -24,19 +24,20 @@ from promptboost.errors import (
     count,
 )
 from promptboost.io import FIRST, write_text, writing
+from promptboost.model.decisions import ClassPriors, adjusted_proba, decided, sets_of_classes
 from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
-from promptboost.model.head import Head, mean_decision, mean_index, mean_proba
+from promptboost.model.head import Head, mean_decision, write_head
 from promptboost.model.head_files import (
     embed_ensemble,
     head_without_encoder,
+    log_no_residual,
     stored_head,
-    write_head,
 )
 from promptboost.model.notebook import card, sizes
 from promptboost.progress import Progress, ProgressBars, is_interactive
 
 if TYPE_CHECKING:
-    from promptboost.model.explanation import Explanation
+    from promptboost.model.prediction import Explanation
 
 
 def load(
@@ -111,23 +112,6 @@ def load(
     return classifier
 
 
-def check_share(name: str, value: object) -> None:
-    """Raise a :class:`SettingError` unless a value is a number from 0 to 1."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-        raise SettingError(f"{name} is {value!r}: give a number from 0 to 1")
-    if not 0 <= float(value) <= 1:
-        raise SettingError(f"{name} is {value}: give a number from 0 to 1")
-
-
-def _confident(
-    names: NDArray[np.str_], probabilities: NDArray[np.float64], abstain: float
-) -> NDArray[np.object_]:
-    """Return the names, with None where the largest probability is below `abstain`."""
-    answers = names.astype(object)
-    answers[probabilities.max(axis=1) < abstain] = None
-    return answers
-
-
 class PromptClassifier:
     """A classifier made of sentences, with one or several encoders.
 
@@ -158,6 +142,8 @@ class PromptClassifier:
         Python prompt.
     allow_download : bool, default=False
         Download the encoders that the ensemble names, if they are not on this machine.
+    other_heads : sequence of Head, optional
+        Heads on other encoders, with which :meth:`transfer` restores their residuals.
 
     Examples
     --------
@@ -192,6 +178,7 @@ class PromptClassifier:
         device: str | None = None,
         progress: Progress | None = None,
         allow_download: bool = False,
+        other_heads: Sequence[Head] = (),
     ) -> None:
         sources: Sequence[Any] = encoder if isinstance(encoder, list | tuple) else [encoder]
         if encoder is None:
@@ -199,7 +186,7 @@ class PromptClassifier:
             sources = (fitted_on if average else fitted_on[:1]) or [None]
         elif not sources or not all(_is_source(source) for source in sources):
             raise SettingError(
-                f"encoder is {encoder!r}: give an encoder or its name, a mapping from text to row, a "
+                f"encoder is {encoder!r}: give an encoder or its name, a mapping from text to embedding, a "
                 "function that embeds a list of texts, or a list of encoders"
             )
         self._given_heads = (heads,) if isinstance(heads, Head) else tuple(heads or ())
@@ -211,6 +198,7 @@ class PromptClassifier:
             )
         self.ensemble = ensemble
         self._sources = tuple(sources)
+        self._other_heads = tuple(other_heads)
         self._named_by_file, self._allow_download = encoder is None, allow_download
         self._text_only = text_only
         self._cache, self._device = cache, device
@@ -227,8 +215,7 @@ class PromptClassifier:
         """The encoder, the first of several; it is loaded on first access."""
         if self._sources[0] is None:
             raise EncoderError(
-                "the ensemble does not say which encoder it is for: pass encoder='NAME', one of "
-                "promptboost models"
+                "the ensemble names no encoder: pass encoder='NAME', one of promptboost models"
             )
         embedder = self._opened[0]
         return self._sources[0] if embedder is None else embedder.encoder
@@ -244,14 +231,14 @@ class PromptClassifier:
         embedders = tuple(embedder for embedder in self._opened if embedder is not None)
         if len(embedders) < len(self._sources):
             raise DataError(
-                "these are images, and there is no encoder to embed them: pass an encoder or the name of "
-                "one, or give embeddings"
+                "there is no encoder to embed these images: pass an encoder or its name, or give "
+                "embeddings"
             )
         for head, embedder in zip(self._given_heads, embedders, strict=False):
             if head.encoder_fingerprint not in (None, embedder.fingerprint):
                 raise EncoderError(
-                    f"the head is of the encoder {head.encoder_id!r}, and images would be seen with "
-                    f"{embedder.id!r}: pass that encoder, or no head"
+                    f"the head was made with the encoder {head.encoder_id!r}, not {embedder.id!r}: pass "
+                    "that encoder, or no head"
                 )
         return embedders
 
@@ -291,28 +278,43 @@ class PromptClassifier:
         return tuple(map(self._head, self._opened))
 
     def _head(self, embedder: Embedder | None) -> Head:
+        """Return the head on an encoder, with its residual if there is one."""
+        for head in self._other_heads:
+            if embedder is not None and head.encoder_fingerprint == embedder.fingerprint:
+                return head.without_residual() if self._text_only else head
+        head = self._embedded(embedder)
+        had_residual = any(other.residual is not None for other in self._other_heads)
+        if had_residual and head.residual is None and not self._text_only:
+            log_no_residual(head.encoder_id)
+        return head
+
+    def _embedded(self, embedder: Embedder | None) -> Head:
+        """Embed the text, and complete it with the files of the folder."""
         folder = self._folder
-        if embedder is not None:
-            head = embed_ensemble(self.ensemble, embedder)
-            if folder is None:
-                return head
-            return stored_head(folder, self.ensemble, head, text_only=self._text_only)
-        if self._sources[0] is None and folder is not None:
-            stored = head_without_encoder(folder, self.ensemble)
+        if embedder is None and self._sources[0] is None and folder is not None:
+            stored = head_without_encoder(folder, self.ensemble, text_only=self._text_only)
             if stored is not None:
                 return stored
-        source: Any = self.encoder  # a mapping or a function; raises if there is none
-        return self.ensemble.embed(source)
+        if embedder is not None:
+            head = embed_ensemble(self.ensemble, embedder)
+        else:
+            source: Any = self.encoder  # a mapping or a function; raises if there is none
+            head = self.ensemble.embed(source)
+        if folder is None:
+            return head
+        return stored_head(folder, self.ensemble, head, text_only=self._text_only)
 
     # --- predicting ----------------------------------------------------------------------------
 
-    @overload
-    def predict(self, images: Any, abstain: None = None) -> NDArray[np.str_]: ...
-    @overload
-    def predict(self, images: Any, abstain: float) -> NDArray[np.object_]: ...
     def predict(
-        self, images: Any, abstain: float | None = None
-    ) -> NDArray[np.str_] | NDArray[np.object_]:
+        self,
+        images: Any,
+        abstain: float | None = None,
+        *,
+        reject: bool = False,
+        accept: float = 0.95,
+        class_priors: ClassPriors | None = None,
+    ) -> NDArray[Any]:
         """Return the class name of each image.
 
         Parameters
@@ -324,27 +326,52 @@ class PromptClassifier:
             (n, D), or (D,) for a single one.
         abstain : float, optional
             The least probability, from 0 to 1: where no class reaches it, None is returned.
+        reject : bool, default=False
+            Return None for images that probably show none of the classes: those whose largest logit is
+            below the threshold that a share `accept` of cross-validated training images reach.
+        accept : float, default=0.95
+        class_priors : {"equal", "estimate"} or mapping, optional
+            Adjust the predictions to the frequencies of the classes among these images; see
+            :meth:`predict_proba`.
 
         Returns
         -------
         ndarray of str, shape (n,)
-            Of length one for a single image. With `abstain`, an array of objects: str or None.
+            Of length one for a single image. With `abstain` or `reject`, an array of objects: str or
+            None.
         """
-        if abstain is not None:
-            check_share("abstain", abstain)
         rows = self._rows(images)
-        names = np.asarray(self.class_names, dtype=np.str_)[mean_index(self.heads, rows)]
-        return (
-            names if abstain is None else _confident(names, mean_proba(self.heads, rows), abstain)
+        return decided(
+            self.heads, rows, np.asarray(self.class_names), abstain, reject, accept, class_priors
         )
 
-    def predict_proba(self, images: Any) -> NDArray[np.float64]:
+    def predict_proba(
+        self, images: Any, *, class_priors: ClassPriors | None = None
+    ) -> NDArray[np.float64]:
         """Return the probability of each class for each image, shape (n, K); the mean over encoders.
 
         The fit chose the logit scale on held-out training images, where there were enough of them.
+
+        Parameters
+        ----------
+        images
+            As for :meth:`predict`.
+        class_priors : {"equal", "estimate"} or mapping, optional
+            Adjust the probabilities to the frequencies of the classes among these images: equal,
+            estimated, or given as a mapping from class name to frequency, where other classes do not
+            occur. Warns with :class:`~promptboost.errors.ClassPriorsWarning` if that is unreliable.
         """
         rows = self._rows(images)
-        return mean_proba(self.heads, rows)
+        return adjusted_proba(self.heads, rows, self.class_names, class_priors)
+
+    def prediction_sets(self, images: Any, coverage: float = 0.9) -> list[list[str]]:
+        """Return the smallest set of classes with the given coverage for each image, best first.
+
+        A share `coverage` of images has its true class in its set, if the images are of the same kind as
+        the training images; the sets are calibrated on cross-validated predictions of these.
+        """
+        rows = self._rows(images)
+        return sets_of_classes(self.heads, rows, self.class_names, coverage)
 
     def predict_log_proba(self, images: Any) -> NDArray[np.float64]:
         """Return the logarithm of :meth:`predict_proba`, shape (n, K)."""
@@ -364,6 +391,18 @@ class PromptClassifier:
         if type(k) is not int or k < 1:
             raise SettingError(f"k is {k!r}: give a whole number from 1 up")
         return self.best(self.predict_proba(images), k)
+
+    def __call__(self, images: Any, top_k: int = 5) -> list[Any]:
+        """Return the most probable classes as Hugging Face's pipelines do.
+
+        ``[{"label": "pug", "score": 0.9}, …]``, best first, for one path or image; a list of those for
+        several.
+        """
+        answers = [
+            [{"label": name, "score": score} for name, score in best]
+            for best in self.top_k(images, top_k)
+        ]
+        return answers[0] if is_single_image(images) else answers
 
     def best(self, probabilities: NDArray[np.float64], k: int) -> list[list[tuple[str, float]]]:
         """Return the `k` most probable classes of each row of :meth:`predict_proba`, best first."""
@@ -403,7 +442,7 @@ class PromptClassifier:
         >>> why.answer, why.against
         ('fire', 'ice')
         """
-        from promptboost.model.explanation import explain_rows
+        from promptboost.model.prediction import explain_rows
 
         if len(self._sources) > 1:
             raise SettingError(
@@ -438,10 +477,10 @@ class PromptClassifier:
             data = Dataset(as_images(images), ())
             return [embedder.originals(data) for embedder in self.embedders[:encoders]]
         if len(self._sources[:encoders]) > 1:
-            raise DataError("embeddings are of one encoder, and these are several: give images")
+            raise DataError("embeddings belong to one encoder, and there are several: give images")
         return [as_embeddings(images, self.head.dim)]
 
-    # --- keeping and moving --------------------------------------------------------------------
+    # --- saving and transfer -------------------------------------------------------------------
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the text and its heads into a folder that :func:`load` reads.
@@ -461,7 +500,7 @@ class PromptClassifier:
                     f"{path} holds a run of {command_name()} fit, whose figures and held-out images "
                     "are not of this classifier: save it into another folder"
                 )
-            for head in heads:
+            for head in (*self._other_heads, *heads):
                 write_head(path, head)
             write_text(path / ENSEMBLE_FILE, self.ensemble.to_json(), follow=False)
 
@@ -470,15 +509,20 @@ class PromptClassifier:
     ) -> "PromptClassifier":
         """Return the same text on another encoder, or several; this classifier is not changed.
 
-        A residual belongs to its encoder and is not transferred.
+        A residual belongs to its encoder and is not transferred, which is logged. Transferring back
+        restores it.
         """
-        return PromptClassifier(
+        moved = PromptClassifier(
             self.ensemble,
             encoder,
             cache=self._cache,
+            text_only=self._text_only,
             device=self._device,
             progress=self._progress,
+            other_heads=(*self._other_heads, *self._given_heads),
         )
+        moved._folder = self._folder
+        return moved
 
     def _encoder_names(self) -> list[str | None]:
         """Return the names of the encoders, without loading them; None for one without a name."""

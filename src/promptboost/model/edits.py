@@ -11,93 +11,20 @@ import numbers
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from promptboost.errors import LabelError, PoolError, SettingError, few
+from promptboost.errors import LabelError, PoolError, SettingError, count, few
 from promptboost.model import schema
-from promptboost.pool.text import check_class_names, clean, name_key
+from promptboost.pool.text import check_class_names, clean, look_alike_word, name_key
 
 if TYPE_CHECKING:
-    from promptboost.model.ensemble import EncoderRecord, PromptEnsemble
+    from promptboost.model.ensemble import PromptEnsemble
 
 Bank = Mapping[str, int]
 Banks = Mapping[str, Bank]
 T = TypeVar("T")
-
-
-def merge(first: "PromptEnsemble", *others: "PromptEnsemble") -> "PromptEnsemble":
-    """Concatenate the rounds of several ensembles.
-
-    The classes must be the same; their order is that of the first. Encoders, pool, settings,
-    versions and sample weights are kept where all ensembles agree on them, and dropped otherwise. The
-    logit scale is the lowest of theirs.
-    """
-    if not others:
-        return first
-    for other in others:
-        _check_mergeable(first, other)
-    ensembles = (first, *others)
-    sizes = [str(len(ensemble)) for ensemble in ensembles]
-    scales: list[Any] = [ensemble.logit_scale for ensemble in ensembles]
-    line = f"merged ensembles of {', '.join(sizes[:-1])} and {sizes[-1]} rounds"
-
-    def agreed(name: str) -> Any:
-        return _agreed(getattr(ensemble, name) for ensemble in ensembles)
-
-    return dataclasses.replace(
-        first,
-        rounds=tuple(round_ for ensemble in ensembles for round_ in ensemble.rounds),
-        encoder_id=agreed("encoder_id"),
-        encoder_fingerprint=agreed("encoder_fingerprint"),
-        pool_fingerprint=agreed("pool_fingerprint"),
-        settings=_common([ensemble.settings for ensemble in ensembles]),
-        versions=_common([ensemble.versions for ensemble in ensembles]),
-        sample_weights=agreed("sample_weights") or {},
-        logit_scale=None if None in scales else min(scales),
-        encoder_logit_scale=agreed("encoder_logit_scale"),
-        further_encoders=_common_encoders(ensembles),
-        history=(*(entry for ensemble in ensembles for entry in ensemble.history), line),
-    )
-
-
-def _common_encoders(ensembles: tuple["PromptEnsemble", ...]) -> "tuple[EncoderRecord, ...]":
-    """Return the further encoders if all ensembles have the same, each with its lowest logit scale."""
-    ids = ([(e.id, e.fingerprint) for e in ensemble.encoders] for ensemble in ensembles)
-    if _agreed(ids) is None:
-        return ()
-    lowest = []
-    for same in zip(*(ensemble.further_encoders for ensemble in ensembles), strict=True):
-        scales: list[Any] = [encoder.logit_scale for encoder in same]
-        scale = None if None in scales else min(scales)
-        lowest.append(dataclasses.replace(same[0], logit_scale=scale))
-    return tuple(lowest)
-
-
-def _check_mergeable(first: "PromptEnsemble", other: "PromptEnsemble") -> None:
-    odd = set(first.class_names) ^ set(other.class_names)
-    if odd:
-        raise LabelError(
-            f"Only one of two ensembles to merge has the classes {_listed(sorted(odd))}: "
-            "use rename_class or drop_class first."
-        )
-    if first.temperature != other.temperature:
-        raise SettingError(
-            f"Ensembles to merge must have one temperature; got {first.temperature!r} and "
-            f"{other.temperature!r}."
-        )
-
-
-def _agreed(values: Iterable[T]) -> T | None:
-    first, *others = values
-    return first if all(other == first for other in others) else None
-
-
-def _common(mappings: list[Mapping[str, T]]) -> dict[str, T]:
-    """Return the pairs that all mappings have; 1, 1.0 and True are different values."""
-    pairs = [{(key, type(value), value) for key, value in each.items()} for each in mappings]
-    return {key: value for key, _, value in set.intersection(*pairs)}
 
 
 def truncate(ensemble: "PromptEnsemble", rounds: int) -> "PromptEnsemble":
@@ -119,10 +46,7 @@ def remove(
 ) -> "PromptEnsemble":
     """Remove all copies of a sentence, from one class or from all.
 
-    Raises
-    ------
-    PoolError
-        If no class has it, or a bank would be empty without it.
+    Raise a PoolError if no class has it, or a bank would be empty without it.
     """
     classes = _classes_with(ensemble, sentence, class_name)
     only = [
@@ -147,7 +71,7 @@ def remove(
 def replace(
     ensemble: "PromptEnsemble", sentence: str, to: str, class_name: str | None = None
 ) -> "PromptEnsemble":
-    """Replace a sentence by another, which takes over its copies."""
+    """Replace a sentence by another, which takes over its copies and is pinned."""
     classes = _classes_with(ensemble, sentence, class_name)
     lines = [
         f"replaced {sentence!r} by {to!r} in {_copies(ensemble, sentence, name)}"
@@ -155,9 +79,14 @@ def replace(
     ]
 
     def replaced(bank: Bank) -> Bank:
-        return _mapped(bank, lambda prompt: to if prompt == sentence else prompt)
+        changed: Counter[str] = Counter()  # copies of prompts that become equal add up
+        for prompt, copies in bank.items():
+            changed[to if prompt == sentence else prompt] += copies
+        return changed
 
-    return _edited(ensemble, lines, _of_classes(classes, replaced))
+    edited = _edited(ensemble, lines, _of_classes(classes, replaced))
+    pins = {name: (*edited.pinned.get(name, ()), to) for name in classes}
+    return dataclasses.replace(edited, pinned={**edited.pinned, **pins})
 
 
 def add(
@@ -168,12 +97,12 @@ def add(
     *,
     share: float | None = None,
 ) -> "PromptEnsemble":
-    """Add copies of a sentence to the bank of a class in every round.
+    """Add copies of a sentence to the bank of a class in every round, and pin it.
 
     Parameters
     ----------
     class_name, sentence : str
-        A class, and the sentence to add; it may be there already.
+        The class, and the sentence to add; copies of a present sentence add up.
     copies : int, default=1
         Copies to add. One copy among three others is a quarter of the class's score in that round.
     share : float, optional
@@ -182,8 +111,8 @@ def add(
     schema.check_class(ensemble.class_names, class_name)
     new = schema.as_bank({sentence: copies}, "sentences")[sentence]
     line = (
-        f"added {sentence!r} to {class_name} ({_plural(copies, 'copy', 'copies')} in "
-        f"{_plural(len(ensemble), 'round')})"
+        f"added {sentence!r} to {class_name} ({count(copies, 'copy', 'copies')} in "
+        f"{count(len(ensemble), 'round')})"
     )
 
     def extended(bank: Bank) -> Bank:
@@ -199,8 +128,7 @@ def weight(
     """Set the share of a sentence in the score of its class, in every round that has it and others.
 
     The others keep their proportions. Copies are whole numbers, so all are multiplied until the
-    share is met within a thousandth. A sentence that is alone in a round stays alone, and the history
-    tells in how many rounds it is not.
+    share is met within a thousandth. Rounds in which the sentence is the only one do not change.
     """
     _classes_with(ensemble, sentence, class_name)
     if not isinstance(share, numbers.Real) or not 0 < share < 1:
@@ -224,14 +152,12 @@ def weight(
 
     line = f"gave {sentence!r} a share of {float(share):.3g} in {class_name}"
     if shared < len(having):
-        line += f" ({shared} of {_plural(len(having), 'round')}: else it is the only one)"
+        line += f" ({shared} of {count(len(having), 'round')}: else it is the only one)"
     return _edited(ensemble, [line], _of_classes([class_name], weighted))
 
 
 def add_class(
-    ensemble: "PromptEnsemble",
-    class_name: str,
-    sentences: str | Iterable[str] | Mapping[str, int],
+    ensemble: "PromptEnsemble", class_name: str, sentences: str | Iterable[str] | Mapping[str, int]
 ) -> "PromptEnsemble":
     """Add a class that scores by these sentences, the same in every round.
 
@@ -243,34 +169,24 @@ def add_class(
     if isinstance(sentences, str):
         sentences = [sentences]
     bank = schema.as_bank(Counter(sentences), "sentences")
-    line = f"added the class {class_name} with {_plural(len(bank), 'sentence')}"
+    line = f"added the class {class_name} with {count(len(bank), 'sentence')}"
     names = (*ensemble.class_names, class_name)
     return _edited(ensemble, [line], lambda banks: {**banks, class_name: bank}, names)
 
 
-def rename_class(
-    ensemble: "PromptEnsemble", class_name: str, to: str, *, in_prompts: bool = False
-) -> "PromptEnsemble":
-    """Rename a class and, with `in_prompts`, write the new name into its prompts.
-
-    The name alone is a label: predictions only change their spelling. Prompts change where they hold
-    the old name as a whole word or words, and then so do their embeddings.
-    """
+def rename_class(ensemble: "PromptEnsemble", class_name: str, to: str) -> "PromptEnsemble":
+    """Rename a class; its prompts stay."""
     schema.check_class(ensemble.class_names, class_name)
     if to == class_name:
         return ensemble
     if to in ensemble.class_names:
         raise LabelError(f"There is a class {to!r} already: choose another name.")
     _check_new_name(to, [name for name in ensemble.class_names if name != class_name])
-    word = re.compile(rf"(?<!\w){re.escape(class_name)}(?!\w)")
 
     def renamed(banks: Banks) -> Banks:
-        bank = banks[class_name]
-        if in_prompts:
-            bank = _mapped(bank, lambda prompt: word.sub(lambda _: to, prompt))
-        return {name: banks[name] for name in banks if name != class_name} | {to: bank}
+        return {to if name == class_name else name: bank for name, bank in banks.items()}
 
-    line = f"renamed {class_name} to {to}{', also in its prompts' if in_prompts else ''}"
+    line = f"renamed {class_name} to {to}"
     names = tuple(to if name == class_name else name for name in ensemble.class_names)
     return _edited(ensemble, [line], renamed, names)
 
@@ -286,26 +202,14 @@ def drop_class(ensemble: "PromptEnsemble", class_name: str) -> "PromptEnsemble":
 
 
 class Operation(NamedTuple):
-    """A kind of edit.
+    """A kind of edit."""
 
-    Attributes
-    ----------
-    function : callable
-        Takes an ensemble, and fields of a :class:`Change` by their names.
-    required, optional : tuple of str
-        The fields.
-    notation, help : str
-        How the command line writes and explains it; empty where it has no such option.
-    new_text : str
-        The field with a new sentence, which is cleaned as the sentences of a pool are.
-    """
-
-    function: Callable[..., "PromptEnsemble"]
+    function: Callable[..., "PromptEnsemble"]  # of an ensemble, and fields of a Change by name
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
-    notation: str = ""
+    notation: str = ""  # on the command line; empty where it has no such option
     help: str = ""
-    new_text: str = ""
+    new_text: str = ""  # the field with a new sentence, which is cleaned
 
 
 Kind = Literal["rename-class", "drop-class", "add-class", "remove", "replace", "add", "weight"]
@@ -352,39 +256,14 @@ OPERATIONS: dict[Kind, Operation] = {
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One edit as data: from the shell, from a browser and in a file.
-
-    Attributes
-    ----------
-    kind : str
-        A key of :data:`OPERATIONS`.
-    class_name : str, optional
-        The class; without it, a sentence is removed or replaced in all classes.
-    sentence : str, optional
-        The sentence.
-    sentences : tuple of str
-        The sentences of a class to add.
-    to : str, optional
-        The sentence or class name that replaces the old one.
-    share : float, optional
-        The share of the sentence in the score of its class, between 0 and 1.
-
-    Examples
-    --------
-    >>> from promptboost.model import PromptEnsemble, Round
-    >>> banks = {"cat": {"a cat": 1, "a pet": 1}, "dog": {"a dog": 1}}
-    >>> ensemble = PromptEnsemble(("cat", "dog"), (Round("a {}", banks, 0.0, 0.0),))
-    >>> changed = Change(kind="weight", class_name="cat", sentence="a pet", share=0.25).apply(ensemble)
-    >>> changed.prompts("cat")
-    {'a cat': 0.75, 'a pet': 0.25}
-    """
+    """One edit as data: from the shell, from a browser and in a file."""
 
     kind: Kind
-    class_name: str | None = msgspec.field(default=None, name="class")
+    class_name: str | None = msgspec.field(default=None, name="class")  # None for all classes
     sentence: str | None = None
-    sentences: tuple[str, ...] = ()
-    to: str | None = None
-    share: float | None = None
+    sentences: tuple[str, ...] = ()  # of a class to add
+    to: str | None = None  # the new sentence or class name
+    share: float | None = None  # of the sentence in the score of its class, between 0 and 1
 
     def apply(self, ensemble: "PromptEnsemble") -> "PromptEnsemble":
         """Return the edited ensemble; raise an InputError if the edit is not possible."""
@@ -401,6 +280,14 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             text = arguments[operation.new_text]
             arguments[operation.new_text] = clean(text, where="the sentence")
         return operation.function(ensemble, **arguments)
+
+    @property
+    def remark(self) -> str | None:
+        """A warning of new text with letters that only look Latin."""
+        given = {"add": self.sentence, "add-class": self.class_name}.get(self.kind)
+        texts = filter(None, (given, self.to, *self.sentences))
+        word = next(filter(None, map(look_alike_word, texts)), None)
+        return word and f"the letters of {word!r} are not all Latin: {word!a}"
 
 
 def apply_changes(ensemble: "PromptEnsemble", changes: Iterable[Change]) -> "PromptEnsemble":
@@ -448,16 +335,7 @@ def parse_changes(
 
 
 def parse_change(kind: Kind, text: str, class_names: Sequence[str]) -> Change:
-    """Parse an edit in the notation of its operation, such as ``CLASS=SENTENCE=SHARE``.
-
-    Examples
-    --------
-    >>> change = parse_change("weight", "cat=a pet=0.25", ["cat", "dog"])
-    >>> change.class_name, change.sentence, change.share
-    ('cat', 'a pet', 0.25)
-    >>> parse_change("remove", "a pet", ["cat", "dog"]).class_name is None
-    True
-    """
+    """Parse an edit in the notation of its operation, such as ``CLASS=SENTENCE=SHARE``."""
     if kind == "drop-class":
         return Change(kind=kind, class_name=text)
     if kind == "add-class":
@@ -544,9 +422,9 @@ def difference(
 
 
 def _check_new_name(name: str, others: Iterable[str]) -> None:
-    """Raise for a name that a fit would refuse next to the others."""
+    """Raise for a name that a fit would reject."""
     try:
-        # The others may themselves be names that no fit takes.
+        # Other names are not checked: they may be invalid already.
         check_class_names([*(o for o in others if name_key(o) == name_key(name)), name])
     except PoolError as error:
         raise LabelError(str(error)) from error
@@ -568,23 +446,11 @@ def _classes_with(ensemble: "PromptEnsemble", prompt: str, class_name: str | Non
 
 def _copies(ensemble: "PromptEnsemble", prompt: str, name: str) -> str:
     copies = [r.banks[name][prompt] for r in ensemble.rounds if prompt in r.banks[name]]
-    return f"{name} ({_plural(sum(copies), 'copy', 'copies')} in {_plural(len(copies), 'round')})"
-
-
-def _plural(number: int, noun: str, plural: str | None = None) -> str:
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+    return f"{name} ({count(sum(copies), 'copy', 'copies')} in {count(len(copies), 'round')})"
 
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names))
-
-
-def _mapped(bank: Bank, change: Callable[[str], str]) -> Bank:
-    """Change the prompts of a bank; the copies of prompts that become equal add up."""
-    changed: Counter[str] = Counter()
-    for prompt, copies in bank.items():
-        changed[change(prompt)] += copies
-    return changed
 
 
 def _of_classes(classes: Iterable[str], change: Callable[[Bank], Bank]) -> Callable[[Banks], Banks]:
@@ -600,9 +466,12 @@ def _edited(
     class_names: tuple[str, ...] | None = None,
 ) -> "PromptEnsemble":
     """Change the banks of every round, and perhaps the class names; add lines to the history."""
+    # A change that adds, removes or renames a sentence does the same to the pins.
+    pins = change({n: dict.fromkeys(ensemble.pinned.get(n, ()), 1) for n in ensemble.class_names})
     return dataclasses.replace(
         ensemble,
         class_names=class_names or ensemble.class_names,
         rounds=tuple(dataclasses.replace(r, banks=change(r.banks)) for r in ensemble.rounds),
+        pinned={name: tuple(bank) for name, bank in pins.items()},
         history=(*ensemble.history, *lines),
     )

@@ -39,8 +39,8 @@ class Round:
     composer : str, default="greedy"
         How the banks were composed.
     objective, gap : float, optional
-        What the gradient composer arrived at, and its certificate: no weighting of the pool's prompts
-        has an objective lower by more than the gap.
+        The final objective of the gradient composer and its certificate: no weighting of the pool's
+        prompts has an objective lower by more than the gap.
 
     Examples
     --------
@@ -70,7 +70,7 @@ class Round:
         )
 
     def record(self) -> dict[str, Any]:
-        """Return the fields in the order of the file: the facts, then the banks they are about."""
+        """Return the fields in the order of the file."""
         names = (
             "template",
             "composer",
@@ -86,29 +86,12 @@ class Round:
 
 @dataclass(frozen=True)
 class EncoderRecord:
-    """An encoder that a text was learned on.
-
-    Parameters
-    ----------
-    id : str
-        Its name.
-    fingerprint : str, optional
-        Changes whenever an embedding by it could change.
-    logit_scale : float, optional
-        Factor on mean scores that makes probabilities of them, chosen by the fit.
-    encoder_logit_scale : float, optional
-        The factor of the encoder itself.
-
-    Examples
-    --------
-    >>> EncoderRecord("fake:32-0", logit_scale=30.0).id
-    'fake:32-0'
-    """
+    """An encoder that a text was learned on, with the scale that the fit chose, and its own."""
 
     id: str
     fingerprint: str | None = None
     logit_scale: float | None = None
-    encoder_logit_scale: float | None = None
+    encoder_logit_scale: float | None = None  # the factor of the encoder itself
 
     @classmethod
     def of(cls, encoder: "Encoder") -> "EncoderRecord":
@@ -129,7 +112,7 @@ class EncoderRecord:
 
 
 class _MissingFileError(InputError, FileNotFoundError):
-    """There is no such file: for those who catch our errors, and those who catch Python's."""
+    """A missing file, as an InputError and a FileNotFoundError."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +121,7 @@ class PromptEnsemble:
 
     It is plain data, kept as JSON. Each editing method returns a new ensemble with one more line of
     history. An encoder turns it into a :class:`~promptboost.Head` that classifies; another
-    encoder turns the same text into another head, which is all there is to transfer.
+    encoder turns the same text into another head: that is transfer.
 
     Parameters
     ----------
@@ -157,10 +140,10 @@ class PromptEnsemble:
     versions : mapping of str to str
         Software it was fitted with.
     history : sequence of str
-        What was done to it since, oldest first.
+        The edits since, oldest first.
     sample_weights : mapping of str to float
-        Image id → boosting weight at the end of the fit: the images that stayed hard. No part of the
-        text: neither compared, nor in the fingerprint, nor written by default.
+        Image id → boosting weight at the end of the fit. Not compared, not in the fingerprint, and not
+        written by default.
     logit_scale : float, optional
         Factor on the mean scores before the softmax that makes probabilities of them, chosen by the
         fit. None in ensembles of earlier versions: then it is the encoder's own.
@@ -168,6 +151,9 @@ class PromptEnsemble:
         The factor of the encoder of the fit: see :meth:`logit_scale_on`.
     further_encoders : sequence of EncoderRecord
         The other encoders, where it was fitted on several.
+    pinned : mapping of str to sequence of str
+        Class name → sentences that people added with :meth:`add`, :meth:`add_class` or :meth:`replace`.
+        They stay until they are removed; those in no round are left out.
 
     Examples
     --------
@@ -199,10 +185,10 @@ class PromptEnsemble:
     logit_scale: float | None = None
     encoder_logit_scale: float | None = None
     further_encoders: tuple[EncoderRecord, ...] = ()
-    _earlier_fingerprint: str | None = field(default=None, init=False, repr=False, compare=False)
+    pinned: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check everything and keep it in one canonical form, so that equal means equal text."""
+        """Check all fields, and convert them to a canonical form."""
         names = schema.as_class_names(self.class_names)
         rounds = schema.as_sequence(self.rounds, "rounds")
         if not all(isinstance(round_, Round) for round_ in rounds):
@@ -210,11 +196,11 @@ class PromptEnsemble:
         if not rounds:
             raise SettingError("rounds: is empty; an ensemble needs at least one round.")
         history = schema.as_sequence(self.history, "history")
+        rounds = tuple(round_.checked(names, f"rounds[{i}]") for i, round_ in enumerate(rounds))
         clean = {
             "class_names": names,
-            "rounds": tuple(
-                round_.checked(names, f"rounds[{i}]") for i, round_ in enumerate(rounds)
-            ),
+            "rounds": rounds,
+            "pinned": schema.as_pinned(self.pinned, [r.banks for r in rounds], names),
             "temperature": schema.as_number(self.temperature, "temperature", positive=True),
             "settings": schema.as_mapping(self.settings, "settings", schema.as_scalar),
             "versions": schema.as_mapping(self.versions, "versions", schema.as_text),
@@ -282,7 +268,7 @@ class PromptEnsemble:
 
     @property
     def encoders(self) -> tuple[EncoderRecord, ...]:
-        """The encoders it was fitted on, the first one first; none where that is not known."""
+        """The encoders it was fitted on, in order; empty if unknown."""
         if self.encoder_id is None:
             return ()
         first = EncoderRecord(
@@ -291,10 +277,10 @@ class PromptEnsemble:
         return (first, *self.further_encoders)
 
     def logit_scale_on(self, encoder: "Encoder | None") -> float | None:
-        """Return the logit scale that probabilities have in the space of an encoder.
+        """Return the logit scale of probabilities on an encoder.
 
-        Of encoders it was fitted on, each has its own. The ratio of the first one's scale to what that
-        encoder has itself is a property of the text, and is kept when the text moves to another.
+        Encoders of the fit have their own. On another encoder, the scale keeps its ratio to the scale
+        that the encoder itself was trained with.
         """
         if encoder is None:
             return self.logit_scale
@@ -312,20 +298,12 @@ class PromptEnsemble:
         """Digest of :meth:`to_json`."""
         return _digest(self.to_json())
 
-    def has_fingerprint(self, fingerprint: str | None) -> bool:
-        """Return whether this text has a fingerprint, or had it in the file of an earlier version."""
-        return fingerprint is not None and fingerprint in (
-            self._earlier_fingerprint,
-            self.fingerprint,
-        )
-
-    # --- keeping -------------------------------------------------------------------------------
+    # --- files ---------------------------------------------------------------------------------
 
     def to_json(self, *, sample_weights: bool = False) -> str:
         """Write the ensemble as JSON text: one prompt a line, the same text every time.
 
-        With `sample_weights` the weights of the images are written too, without which a fit cannot go
-        on from here.
+        With `sample_weights`, the weights of the images are written too; resuming a fit needs them.
         """
         weights = {"sample_weights": self.sample_weights} if sample_weights else {}
         return write_record(self._record() | weights)
@@ -334,6 +312,8 @@ class PromptEnsemble:
         facts = {name: getattr(self, name, schema.ALGORITHM) for name in schema.FACTS}
         if self.further_encoders:
             facts[schema.FURTHER] = [asdict(encoder) for encoder in self.further_encoders]
+        if self.pinned:
+            facts[schema.PINNED] = self.pinned
         rounds = [round_.record() for round_ in self.rounds]
         return facts | {"class_names": self.class_names, "rounds": rounds}
 
@@ -347,18 +327,9 @@ class PromptEnsemble:
         try:
             rounds = tuple(Round(**record) for record in fields.pop("rounds"))
             further = tuple(EncoderRecord(**record) for record in fields.pop(schema.FURTHER, ()))
-            ensemble = cls(rounds=rounds, further_encoders=further, **fields)
+            return cls(rounds=rounds, further_encoders=further, **fields)
         except InputError as error:
             raise FileFormatError(str(error)) from error
-        if "sample_weights" in fields and "logit_scale" not in fields:
-            # Heads and figures of that time name the text as it was written then: banks in the order
-            # in which prompts joined, and the weights at the end.
-            written = ensemble._record() | {"sample_weights": ensemble.sample_weights}
-            del written["logit_scale"], written["encoder_logit_scale"]
-            for record, round_ in zip(written["rounds"], rounds, strict=True):
-                record["banks"] = {name: round_.banks[name] for name in ensemble.class_names}
-            object.__setattr__(ensemble, "_earlier_fingerprint", _digest(write_record(written)))
-        return ensemble
 
     def save(self, path: str | os.PathLike[str], *, sample_weights: bool = False) -> None:
         """Write :meth:`to_json` to a file, whole or not at all."""
@@ -404,7 +375,6 @@ class PromptEnsemble:
     weight = edits.weight
     rename_class = edits.rename_class
     drop_class = edits.drop_class
-    merge = edits.merge
     truncate = edits.truncate
 
     # --- embedding: numpy is loaded here, not to read or edit text -----------------------------
@@ -431,7 +401,7 @@ def _read_weights(path: Path) -> dict[str, float]:
         record = schema.parse(read_bytes(path).decode("utf-8-sig"))
         return schema.as_mapping(record, "weights", schema.as_number)
     except (InputError, UnicodeDecodeError) as error:
-        raise FileFormatError(f"{path.name} beside it: {error}") from error
+        raise FileFormatError(f"{path.name} next to it: {error}") from error
 
 
 def _digest(text: str) -> str:

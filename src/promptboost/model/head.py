@@ -3,11 +3,13 @@
 import hashlib
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from numbers import Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -15,12 +17,22 @@ from numpy.typing import ArrayLike, NDArray
 
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import TextSource, embed_texts
-from promptboost.errors import EmbeddingError, FileFormatError, InputError, LabelError, SettingError
-from promptboost.io import load_json, open_regular, write_bytes
+from promptboost.errors import (
+    EmbeddingError,
+    EncoderError,
+    FileFormatError,
+    InputError,
+    LabelError,
+    SettingError,
+)
+from promptboost.io import load_json, open_regular, read_text, write_bytes, write_json
 from promptboost.model.ensemble import PromptEnsemble, Round
 
 if TYPE_CHECKING:
     from promptboost.boosting.residual import Residual
+
+#: Digests of the residuals, and under "heads" the balances, by name of the head file.
+RESIDUAL_FILE = "residual.json"
 
 SCHEMA_VERSION = 1
 _FORMAT = "promptboost-linear-head"
@@ -28,6 +40,10 @@ _FORMAT = "promptboost-linear-head"
 # safetensors keeps metadata in an unordered map: a single entry makes equal heads equal files.
 _METADATA_KEY = "promptboost"
 
+_NAME_LENGTH, _PATH_LENGTH = 255, 4096  # of most file systems, in bytes
+
+# Of counts: 5% of 20 images is one image, although (1 - 0.95) * 20 is a little more.
+_ROUNDING = 1e-9
 # The smallest probability whose logarithm is finite.
 _TINY = np.finfo(np.float64).tiny
 
@@ -38,43 +54,24 @@ SCATTERED = 0.02
 
 @dataclass(frozen=True, eq=False)
 class Balance:
-    r"""What a head keeps of the images it was learned from, for classes that are added later.
+    r"""Bias correction for classes that are added without training images.
 
-    The words of a fit were chosen on images, and a residual was fitted to what they missed; the words of an
-    added class were not. Uncorrected, it swallows the others where its sentences suit any image, and
-    starves where the others have a residual. So its row is moved along the mean of the images,
-    :math:`\mu`, until it scores on the mean image as the others do on average, and a *lift* further.
-    :math:`\mu` and the lift are all that is kept of the images, so that a class can be added without them.
-
-    Attributes
-    ----------
-    class_names : tuple of str
-        The classes that had images.
-    center : array of shape (D,)
-        The mean embedding of the images.
-    text_lift, lift : float
-        How far above the mean of the others an added class is put on the mean image, for the text alone
-        and with the residual; in units of cosines with the text.
-
-    Examples
-    --------
-    Of two classes that share a direction, the one that was added has more of it than the other.
-
-    >>> balance = Balance(("cat",), np.array([1.0, 0.0]), text_lift=0.1, lift=0.1)
-    >>> balance.rows(("cat", "dog"), np.array([[0.5, 0.1], [0.9, 0.4]]), lift=0.1)
-    array([[0.5, 0.1],
-           [0.6, 0.4]])
+    The sentences of a fit are chosen on images, and the residual corrects them; the sentences of an added
+    class are not. Uncorrected, such a class is predicted too often where its sentences suit any image,
+    and too rarely where the others have a residual. So its row is moved along the mean embedding of the
+    training images, :math:`\mu`, until its score on the mean image is the average of the others plus a
+    *lift*.
     """
 
-    class_names: tuple[str, ...]
-    center: NDArray[np.floating] = field(repr=False)
-    text_lift: float
-    lift: float
+    class_names: tuple[str, ...]  # those that had images
+    center: NDArray[np.floating] = field(repr=False)  # the mean embedding of the images
+    text_lift: float  # for the text alone, in units of cosines with the text
+    lift: float  # with the residual
 
     def rows(
         self, class_names: tuple[str, ...], matrix: NDArray[np.floating], lift: float
     ) -> NDArray[np.floating]:
-        """Return class rows in which those of added classes are in balance with the others."""
+        """Return the class rows with the bias of added classes corrected."""
         learned = np.array([name in self.class_names for name in class_names])
         if learned.all() or not learned.any() or matrix.shape[1] != len(self.center):
             return matrix
@@ -94,7 +91,7 @@ class Balance:
 
     @classmethod
     def from_record(cls, record: object) -> "Balance | None":
-        """Read what :meth:`to_record` returns; None for anything else, as the file may be a stranger's."""
+        """Read what :meth:`to_record` returns; None for anything else, as the file may be damaged."""
         if not isinstance(record, Mapping):
             return None
         names, center = record.get("class_names"), record.get("center")
@@ -131,7 +128,8 @@ class Head:
     class_names : tuple of str
         One name per row of `weights`.
     weights : array of shape (K, D)
-        :math:`W`; read-only. The head computes in its dtype: float64 if it is that, else float32.
+        :math:`W`; read-only. The head computes in its dtype, float32 or float64. If the residual is
+        float64, its mean over the classes is added in float64.
     rounds : int, default=1
         How many rounds `weights` adds up.
     temperature : float, default=1.0
@@ -143,7 +141,7 @@ class Head:
     logit_scale : float, optional
         Factor on the mean scores that :meth:`predict_proba` takes.
     residual : array of shape (K, D), optional
-        :math:`V`, what the images taught that the words did not say: logits are then
+        :math:`V`, fitted to the images to correct the text: logits are then
         :math:`a\, x \cdot W_k / M + x \cdot V_k`, still one product with a K × D matrix.
     text_scale : float, optional
         :math:`a`, the factor on the mean scores with a residual, instead of `logit_scale`.
@@ -151,6 +149,9 @@ class Head:
         The pool that the residual was validated with; None if it was fitted without one.
     balance : Balance, optional
         Bias correction for classes without training images.
+    calibration : array of shape (2, m), optional
+        Of cross-validated training images, each row in increasing order: the largest logit, and the
+        probability of the true class.
 
     Notes
     -----
@@ -190,6 +191,7 @@ class Head:
     text_scale: float | None = None
     pool_fingerprint: str | None = None
     balance: Balance | None = field(default=None, repr=False)
+    calibration: NDArray[np.floating] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         dtype = np.float64 if np.asarray(self.weights).dtype == np.float64 else np.float32
@@ -203,14 +205,12 @@ class Head:
             )
         if (self.residual is None) != (self.text_scale is None):
             raise SettingError("residual and text_scale go together: give both or none.")
-        if self.residual is not None:
-            residual = np.array(self.residual, dtype=dtype, order="C")
-            if residual.shape != shape or not np.isfinite(residual).all():
-                raise EmbeddingError(
-                    f"The residual must be finite and of the shape of the weights, {shape}; got "
-                    f"{residual.shape}."
-                )
-            arrays["residual"] = residual
+        for name, expected in (("residual", shape), ("calibration", (2, -1))):
+            if getattr(self, name) is not None:
+                values = np.asarray(getattr(self, name))
+                wide = name == "residual" and values.dtype == np.float64
+                kind = np.float64 if wide else dtype
+                arrays[name] = _further_array(name, values, expected, kind)
         _check_names(self.class_names, shape[0])
         if type(self.rounds) is not int or self.rounds < 1:
             raise SettingError(f"rounds is {self.rounds!r}: give a whole number from 1 up.")
@@ -245,7 +245,7 @@ class Head:
 
     @cached_property
     def matrix(self) -> NDArray[np.floating]:
-        """Class rows of text and residual together, in units of the text's; added ones in balance."""
+        """Class rows of text and residual together, in units of the text's, with the balance applied."""
         rows, number = self.weights, self.weights.dtype.type
         if self.residual is not None and self.text_scale is not None:
             rows = rows + self.residual * number(self.rounds / self.text_scale)
@@ -255,6 +255,14 @@ class Head:
         balanced = self.balance.rows(self.class_names, rows, self.rounds * lift)
         return np.asarray(balanced, dtype=rows.dtype)
 
+    @cached_property
+    def _parts(self) -> tuple[NDArray[np.floating], NDArray[np.floating] | None]:
+        """The matrix in the dtype of the weights; of a wider one, its mean row is apart."""
+        if self.matrix.dtype == self.weights.dtype:
+            return self.matrix, None
+        shared = self.matrix.mean(axis=0)
+        return (self.matrix - shared).astype(self.weights.dtype), shared
+
     @property
     def residual_digest(self) -> str:
         """Digest of the residual, its text scale, and the classes."""
@@ -263,14 +271,17 @@ class Head:
         return hashlib.sha256(facts + b"\0" + content).hexdigest()
 
     def with_residual(self, residual: "Residual") -> "Head":
-        """Return the head with a residual; the same if that is zero."""
-        if not np.isfinite(residual.penalty):
-            return self
-        return replace(self, residual=residual.weights, text_scale=residual.text_scale)
+        """Return the head with a residual, unless that is zero, and calibrated on its held-out images."""
+        used, scale = dict[str, Any](), self.factor / residual.text_scale
+        if residual.is_used:
+            used, scale = {"residual": residual.weights, "text_scale": residual.text_scale}, 1.0
+        return replace(self, **used, calibration=residual.calibration(scale))
 
     def without_residual(self) -> "Head":
         """Return the head of the text alone."""
-        return replace(self, residual=None, text_scale=None, pool_fingerprint=None)
+        return replace(
+            self, residual=None, text_scale=None, pool_fingerprint=None, calibration=None
+        )
 
     # --- predicting ----------------------------------------------------------------------------
 
@@ -300,18 +311,52 @@ class Head:
 
         The scores are multiplied by `logit_scale`, by default by :attr:`factor`.
         """
-        scale = self.factor if logit_scale is None else logit_scale
-        _check_positive("logit_scale", scale)
-        logits = self._totals(X).astype(np.float64) * (scale / self.rounds)
+        logits = self.logits(X, logit_scale)
         powers = np.exp(logits - logits.max(axis=1, keepdims=True))
         return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+    def logits(self, X: ArrayLike, logit_scale: float | None = None) -> NDArray[np.float64]:
+        """Multiply :meth:`scores` by `logit_scale`, by default by :attr:`factor`."""
+        scale = self.factor if logit_scale is None else logit_scale
+        _check_positive("logit_scale", scale)
+        return self._totals(X).astype(np.float64) * (scale / self.rounds)
+
+    def least_logit(self, accept: float = 0.95) -> float:
+        """Return the largest logit that a share `accept` of cross-validated training images reach.
+
+        An image whose largest logit is smaller probably shows none of the classes.
+        """
+        values = self._calibrated[0]
+        return float(values[min(int((1 - accept) * len(values) + _ROUNDING), len(values) - 1)])
+
+    def least_probability(self, coverage: float = 0.9) -> float:
+        """Return the split-conformal threshold on the probability of a class.
+
+        If an image is exchangeable with the cross-validated training images, its true class reaches the
+        threshold with probability `coverage` or more. Zero if there are too few images for this.
+        """
+        values = self._calibrated[1]
+        rank = int((1 - coverage) * (len(values) + 1) + _ROUNDING)
+        return float(values[min(rank, len(values)) - 1]) if rank else 0.0
+
+    @property
+    def _calibrated(self) -> NDArray[np.floating]:
+        if self.calibration is None:
+            raise SettingError(
+                "there are no cross-validated training images to set a threshold with: the fit had one "
+                "image per class or no residual, or its text was edited or moved since; refit sets them"
+            )
+        return self.calibration
 
     def _totals(self, X: ArrayLike) -> NDArray[np.floating]:
         """Multiply embeddings with the matrix; raise for embeddings that are not finite."""
         rows = self._checked(X)
         # Bad values spread to the product, which has fewer columns and is checked faster.
         with np.errstate(invalid="ignore", over="ignore"):
-            product = rows @ self.matrix.T
+            product = rows @ self._parts[0].T
+            if self._parts[1] is not None:
+                # Row by row: unlike BLAS, einsum does not depend on the other rows.
+                product = product + np.einsum("nd,d->n", rows, self._parts[1])[:, None]
             suspect = not np.isfinite(product.sum())  # cheaper than checking each value
         if suspect and not np.isfinite(product).all():
             bad = np.flatnonzero(~np.isfinite(product).all(axis=1))
@@ -345,11 +390,15 @@ class Head:
     # --- files ---------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the head as a safetensors file, in float32, without its balance."""
+        """Write the head as a safetensors file, without its balance; all but the residual in float32."""
         facts = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         del facts["balance"]  # written into residual.json: see write_head
-        arrays = {name: facts.pop(name) for name in ("weights", "residual")}
-        tensors = {k: v.astype(np.float32) for k, v in arrays.items() if v is not None}
+        arrays = {name: facts.pop(name) for name in ("weights", "residual", "calibration")}
+        tensors = {
+            name: values if name == "residual" else values.astype(np.float32)
+            for name, values in arrays.items()
+            if values is not None
+        }
         for name in ("temperature", "logit_scale", "text_scale"):
             value = facts.pop(name)
             if value is not None:
@@ -360,7 +409,7 @@ class Head:
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a head that :meth:`save` wrote; raise a FileFormatError if that is not possible."""
         tensors, facts = read_tensors(
-            path, _FORMAT, frozenset({"weights"}), frozenset({"residual"})
+            path, _FORMAT, frozenset({"weights"}), frozenset({"residual", "calibration"})
         )
         try:
             return cls(**{**tensors, **facts})
@@ -389,9 +438,55 @@ def mean_decision(heads: Sequence[Head], rows: Sequence[ArrayLike]) -> NDArray[n
     return np.asarray(logits - logits.mean(axis=1, keepdims=True))
 
 
+def thresholds(
+    heads: Sequence[Head], accept: float | None = None, coverage: float | None = None
+) -> tuple[float | None, float | None]:
+    """Return the least largest logit of accepted images, and the least probability of classes in a set.
+
+    None for what is not given; raise if there are several heads, whose mean has no thresholds.
+    """
+    for name, share in (("accept", accept), ("coverage", coverage)):
+        if share is not None:
+            check_share(name, share)
+    if accept is coverage is None:
+        return None, None
+    if len(heads) > 1:
+        raise SettingError(
+            "thresholds of rejection and coverage belong to one encoder, and the probabilities of "
+            f"{len(heads)} are averaged: predict with one of them"
+        )
+    return (
+        None if accept is None else heads[0].least_logit(accept),
+        None if coverage is None else heads[0].least_probability(coverage),
+    )
+
+
+def check_share(name: str, value: object) -> None:
+    """Raise a :class:`SettingError` unless a value is a number from 0 to 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise SettingError(f"{name} is {value!r}: give a number from 0 to 1")
+    if not 0 <= float(value) <= 1:
+        raise SettingError(f"{name} is {value}: give a number from 0 to 1")
+
+
 def _check_positive(field_name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < np.inf:
         raise SettingError(f"{field_name} is {value!r}: give a positive number.")
+
+
+def _further_array(
+    name: str, values: ArrayLike, shape: tuple[int, ...], dtype: type[np.floating]
+) -> NDArray[np.floating]:
+    """Return an array of a head, in its dtype; -1 in the shape is any size but zero."""
+    array = np.array(values, dtype=dtype, order="C")
+    fits = len(shape) == array.ndim and all(
+        n == m or (n == -1 and m) for n, m in zip(shape, array.shape, strict=True)
+    )
+    if not fits or not np.isfinite(array).all():
+        raise EmbeddingError(
+            f"The {name} must be finite and of the shape {shape}; got {array.shape}."
+        )
+    return array
 
 
 def _check_names(class_names: tuple[str, ...], n_rows: int) -> None:
@@ -494,7 +589,7 @@ def staged_heads(ensemble: PromptEnsemble, source: TextSource, last: Head) -> It
     rows = _class_rows(ensemble, source, [[round_] for round_ in ensemble.rounds])
     # Rounded, so that the order in which the prompts were added up makes no difference.
     sums = np.cumsum(rows.astype(np.float32), axis=0, dtype=np.float64)
-    text = replace(last, residual=None, text_scale=None, balance=None)
+    text = replace(last, residual=None, text_scale=None, balance=None, calibration=None)
     for number, weights in enumerate(sums, start=1):
         head = last if number == len(ensemble) else text
         yield replace(head, weights=weights, rounds=number)
@@ -526,3 +621,64 @@ def _class_row(
         for prompt, copies in bank.items():
             weights[index[prompt]] = weights.get(index[prompt], 0.0) + copies / size
     return np.asarray(np.array(list(weights.values())) @ rows[list(weights)].astype(np.float64))
+
+
+# --- files of a folder ---------------------------------------------------------------------
+
+
+def encoder_slug(encoder_id: str) -> str:
+    """Turn the name of an encoder into a part of a file name."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", encoder_id)
+
+
+def head_file(encoder_id: str | None) -> str:
+    """Return the name of the head file for one encoder, or for embeddings of an unknown one."""
+    return f"head{'' if encoder_id is None else f'-{encoder_slug(encoder_id)}'}.safetensors"
+
+
+def check_head_file(encoder_id: str, folder: Path | None = None) -> None:
+    """Raise if the head file for this encoder would have too long a name, or path in `folder`."""
+    name = head_file(encoder_id)
+    if len(name) > _NAME_LENGTH:
+        raise EncoderError(
+            f"the name of the encoder has {len(encoder_id):,} characters, too many for the name of "
+            f"its head file: {encoder_id[:60]}…"
+        )
+    if folder is not None and len(os.fsencode(folder.absolute() / name)) >= _PATH_LENGTH:
+        raise SettingError(f"the path of the run is too long to hold its files: {folder}")
+
+
+def read_residual_record(folder: Path) -> tuple[dict[str, str], dict[str, object]]:
+    """Read digests and balances by name of the head file; empty if the record cannot be read."""
+    path = folder / RESIDUAL_FILE
+    try:
+        record = load_json(read_text(path, error=FileFormatError), str(path))
+    except FileFormatError:
+        return {}, {}
+    if not isinstance(record, dict):
+        return {}, {}
+    heads = record.pop("heads", {})
+    balances = (
+        {k: v.get("balance") for k, v in heads.items() if isinstance(v, dict)}
+        if isinstance(heads, dict)
+        else {}
+    )
+    return {k: str(v) for k, v in record.items()}, balances
+
+
+def write_head(folder: Path, head: Head) -> None:
+    """Write a head into a folder, and record its residual and balance for :func:`stored_head`."""
+    name = head_file(head.encoder_id)
+    digests, balances = read_residual_record(folder)
+    digests.pop(name, None)
+    balances.pop(name, None)
+    if head.residual is not None:
+        digests[name] = head.residual_digest
+    if head.residual is not None or head.balance is not None:
+        balances[name] = None if head.balance is None else head.balance.to_record()
+    # The record first: a residual without its digest in the record is not used.
+    if digests or balances or (folder / RESIDUAL_FILE).exists():
+        heads = {file: {"balance": balance} for file, balance in balances.items()}
+        record: dict[str, Any] = {**digests, **({"heads": heads} if heads else {})}
+        write_json(folder / RESIDUAL_FILE, record, follow=False)
+    head.save(folder / name)

@@ -3,7 +3,7 @@
 from html import escape
 from typing import TYPE_CHECKING
 
-from promptboost.errors import count
+from promptboost.errors import count, percent
 
 if TYPE_CHECKING:
     from promptboost.model.ensemble import PromptEnsemble
@@ -22,15 +22,7 @@ _FAINT = "opacity:.7"
 
 
 def sizes(ensemble: "PromptEnsemble") -> str:
-    """Return the numbers of classes, rounds and sentences.
-
-    Examples
-    --------
-    >>> from promptboost.model import PromptEnsemble, Round
-    >>> banks = {"cat": {"a cat": 1}, "dog": {"a dog": 1, "a hound": 1}}
-    >>> sizes(PromptEnsemble(("cat", "dog"), (Round("a {}", banks, 0.1, 0.3),)))
-    '2 classes, 1 round, 3 sentences'
-    """
+    """Return the numbers of classes, rounds and sentences."""
     return (
         f"{count(len(ensemble.class_names), 'class', 'classes')}, {count(len(ensemble), 'round')}, "
         f"{count(ensemble.n_prompts, 'sentence')}"
@@ -38,25 +30,7 @@ def sizes(ensemble: "PromptEnsemble") -> str:
 
 
 def card(ensemble: "PromptEnsemble", kind: str, encoder: object) -> str:
-    """Return an ensemble as HTML: a summary, and its classes to open.
-
-    Parameters
-    ----------
-    ensemble : PromptEnsemble
-        The ensemble.
-    kind : str
-        The title, such as ``"PromptEnsemble"``.
-    encoder : object
-        The name of the encoder or encoders; None where there is none.
-
-    Examples
-    --------
-    >>> from promptboost.model import PromptEnsemble, Round
-    >>> banks = {"<b>": {"a cat & a hat": 1}, "dog": {"a dog": 1}}
-    >>> html = card(PromptEnsemble(("<b>", "dog"), (Round("a {}", banks, 0.1, 0.3),)), "Text", None)
-    >>> "<b>&lt;b&gt;</b>" in html, "a cat &amp; a hat" in html
-    (True, True)
-    """
+    """Return an ensemble as HTML: a summary, titled `kind`, and its classes to open."""
     names = ensemble.class_names
     parts = [
         _bank(ensemble, name, is_open=number < OPEN) for number, name in enumerate(names[:CLASSES])
@@ -71,16 +45,18 @@ def card(ensemble: "PromptEnsemble", kind: str, encoder: object) -> str:
 
 def _bank(ensemble: "PromptEnsemble", name: str, *, is_open: bool) -> str:
     """Return the heaviest sentences of a class, under its name."""
-    prompts = list(ensemble.prompts(name).items())
+    prompts, pinned = list(ensemble.prompts(name).items()), ensemble.pinned.get(name, ())
+    mark = f' <span style="{_FAINT}">added by hand</span>'
     rows = [
-        f'<tr><td style="{_NUMBER}">{100 * share:.1f} %</td><td style="{_CELL}">{escape(text)}</td></tr>'
+        f'<tr><td style="{_NUMBER}">{percent(share)}</td><td style="{_CELL}">{escape(text)}'
+        f"{mark if text in pinned else ''}</td></tr>"
         for text, share in prompts[:SENTENCES]
     ]
     if len(prompts) > SENTENCES:
         share = sum(share for _, share in prompts[SENTENCES:])
         others = count(len(prompts) - SENTENCES, "other", "others")
         rows.append(
-            f'<tr style="{_FAINT}"><td style="{_NUMBER}">{100 * share:.1f} %</td>'
+            f'<tr style="{_FAINT}"><td style="{_NUMBER}">{percent(share)}</td>'
             f'<td style="{_CELL}">{escape(others)}</td></tr>'
         )
     return (

@@ -1,14 +1,7 @@
-"""The ensemble's file: JSON that a person can read, compare and mend.
+"""The file format of ensembles: JSON that can be read, compared and edited by hand.
 
-:func:`write_record` and :func:`read_record` turn the fields of an ensemble into text and back.
-They know JSON, the schema's versions and the fields' names; what the fields may hold is checked
-where an ensemble is made.
-
-The checks are our own and not msgspec's, which validates other records of the project: it shows a key of
-a mapping as ``[...]``, and nearly all of an ensemble is mappings, so who edits a file by hand would look
-for a wrong number among thousands of prompts. It keeps the last of two equal keys without a word. And an
-ensemble made in Python, with numpy's numbers in it, needs the same checks. Of 49 faulty files msgspec takes
-6 and leaves the place of 11 faults open (``python -m benchmarks.validation``).
+Fields are checked here, values by :class:`~promptboost.model.PromptEnsemble`. msgspec accepts 6 of 49
+faulty files and does not locate 11 faults (``python -m benchmarks.validation``).
 """
 
 import difflib
@@ -21,20 +14,14 @@ from importlib import resources
 from typing import Any, TypeVar
 
 from promptboost.errors import FileFormatError, InputError, LabelError, PoolError, SettingError
-from promptboost.io import (
-    LARGEST_INTEGER,
-    LARGEST_NUMBER,
-    check_values,
-    json_text,
-    parse_json,
-)
+from promptboost.io import LARGEST_INTEGER, LARGEST_NUMBER, check_values, json_text, parse_json
 
 Scalar = str | int | float | bool | None
 T = TypeVar("T")
 
 
 def as_text(value: object, where: str) -> str:
-    """Check that a value is a string that has something in it and can be written as UTF-8."""
+    """Check that a value is a string, not blank, and valid Unicode."""
     if not isinstance(value, str):
         raise InputError(f"{where}: must be a string, not {_kind(value)}.")
     if not value.strip():
@@ -54,7 +41,7 @@ def check_class(class_names: Sequence[str], name: str) -> None:
 
 
 def as_number(value: object, where: str, *, positive: bool = False) -> float:
-    """Check that a value is a finite number; numpy's are welcome."""
+    """Check that a value is a finite number, possibly numpy's."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise InputError(f"{where}: must be a number, not {_kind(value)}.")
     try:
@@ -91,10 +78,7 @@ def as_class_names(value: object) -> tuple[str, ...]:
 
 
 def as_banks(value: object, class_names: tuple[str, ...], where: str) -> dict[str, dict[str, int]]:
-    """Check one bank of prompts per class; return them in the order of the class names.
-
-    That, and the order within a bank, let a diff after another fit show what changed and no more.
-    """
+    """Check one bank of prompts per class; return them in the order of the class names."""
     banks = _as_object(value, where)
     missing = [name for name in class_names if name not in banks]
     if missing:
@@ -126,11 +110,24 @@ def as_bank(value: object, where: str) -> dict[str, int]:
     return dict(sorted(checked.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
+def as_pinned(
+    value: object, rounds: Sequence[Mapping[str, Mapping[str, int]]], class_names: tuple[str, ...]
+) -> dict[str, tuple[str, ...]]:
+    """Check the pinned sentences of each class; return those that are in a round, sorted."""
+    pinned = {}
+    for name, sentences in _as_object(value, PINNED).items():
+        check_class(class_names, name)
+        where = f"{PINNED}[{_quoted(name)}]"
+        texts = {as_text(text, where) for text in as_sequence(sentences, where)}
+        pinned[name] = tuple(sorted(t for t in texts if any(t in banks[name] for banks in rounds)))
+    return {name: pinned[name] for name in class_names if pinned.get(name)}
+
+
 def as_mapping(value: object, where: str, check: Callable[[object, str], T]) -> dict[str, T]:
-    """Check named values, each by itself; return them sorted by name."""
+    """Check named values; return them sorted by name."""
     return {
-        name: check(item, f"{where}[{_quoted(name)}]")
-        for name, item in sorted(_as_object(value, where).items())
+        name: check(inner, f"{where}[{_quoted(name)}]")
+        for name, inner in sorted(_as_object(value, where).items())
     }
 
 
@@ -148,7 +145,7 @@ def as_scalar(value: object, where: str) -> Scalar:
 
 
 def as_sequence(value: object, where: str) -> tuple[Any, ...]:
-    """Check for a list; a string, which Python would take for one, is none."""
+    """Check that a value is a list or another sequence, not a string."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise InputError(f"{where}: must be a list, not {_kind(value)}.")
     return tuple(value)
@@ -168,7 +165,7 @@ def _quoted(name: str) -> str:
 
 
 def _kind(value: object) -> str:
-    """Name the type of a value in the words of JSON."""
+    """Return the JSON name of the type of a value."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -178,7 +175,7 @@ def _kind(value: object) -> str:
 
 
 FORMAT = "promptboost-ensemble"
-#: Version 2 has one field more. What was learned on one encoder needs it not, and is written as version 1.
+#: Version 2 adds the field of further encoders. Ensembles of one encoder are written as version 1.
 SCHEMA_VERSION = 2
 
 _HEADER = ("format", "schema_version")
@@ -190,8 +187,9 @@ FACTS = (
     *("algorithm", "temperature", "logit_scale", "encoder_logit_scale"),
     *("encoder_id", "encoder_fingerprint", "pool_fingerprint", "settings", "versions", "history"),
 )
-# What a text that was learned on several encoders says of those after the first.
-FURTHER = "further_encoders"
+# Fields that are written only where they say something: the encoders after the first, and sentences
+# that people added.
+FURTHER, PINNED = "further_encoders", "pinned"
 _FURTHER_FIELDS = ("id", "fingerprint", "logit_scale", "encoder_logit_scale")
 _ROUND_REQUIRED = ("template", "error", "template_error", "banks")
 _ROUND_OPTIONAL = ("composer", "vote", "objective", "gap")
@@ -200,15 +198,15 @@ _ROUND_OPTIONAL = ("composer", "vote", "objective", "gap")
 def json_schema(version: int = 1) -> dict[str, Any]:
     """Return the JSON Schema of the files, for editors and other languages.
 
-    Files of version 1 are of texts learned on one encoder, those of version 2 of texts learned on several.
+    Version 1 is for ensembles fitted on one encoder, version 2 for several.
 
     Examples
     --------
     >>> json_schema()["title"]
     'promptboost ensemble, version 1'
     """
-    if version not in _READERS:
-        raise SettingError(f"version is {version!r}: there are {', '.join(map(str, _READERS))}")
+    if version not in range(1, SCHEMA_VERSION + 1):
+        raise SettingError(f"version is {version!r}: there are 1 and {SCHEMA_VERSION}")
     name = f"ensemble-v{version}.json"
     text = (resources.files("promptboost.model") / "schemas" / name).read_text(encoding="utf-8")
     return dict(json.loads(text))
@@ -228,12 +226,36 @@ def read_record(text: str) -> dict[str, Any]:
     version = record.get("schema_version")
     if type(version) is not int or version < 1:
         raise FileFormatError(f"schema_version: must be a whole number from 1 up, not {version!r}.")
-    if version not in _READERS:
+    if version > SCHEMA_VERSION:
         raise FileFormatError(
-            f"schema_version: is {version}, and this promptboost reads up to {max(_READERS)}: the "
+            f"schema_version: is {version}, and this promptboost reads up to {SCHEMA_VERSION}: the "
             "file was made by a later promptboost: upgrade with pip install -U promptboost"
         )
-    return _READERS[version](record)
+    optional: tuple[str, ...] = (*FACTS, PINNED, "sample_weights")
+    if version > 1:
+        further = record.get(FURTHER)
+        if not isinstance(further, list) or not further:
+            raise FileFormatError(f"{FURTHER}: must be a list of the encoders after the first.")
+        for i, encoder in enumerate(further):
+            _check_fields(encoder, ("id",), _FURTHER_FIELDS[1:], f"{FURTHER}[{i}]")
+        optional = (*optional, FURTHER)
+    _check_fields(record, (*_HEADER, *_REQUIRED), optional)
+    algorithm = record.get("algorithm", ALGORITHM)
+    if algorithm == "samme":
+        raise FileFormatError(
+            'algorithm: is "samme", where each round casts a hard vote. Such ensembles are no longer '
+            "supported and cannot be read: fit again."
+        )
+    if algorithm != ALGORITHM:
+        raise FileFormatError(f'algorithm: must be "{ALGORITHM}", not {algorithm!r:.60}.')
+    if not isinstance(record["rounds"], list):
+        raise FileFormatError("rounds: must be a list.")
+    for i, round_ in enumerate(record["rounds"]):
+        _check_fields(round_, _ROUND_REQUIRED, _ROUND_OPTIONAL, f"rounds[{i}]")
+        vote = round_.pop("vote", VOTE)
+        if isinstance(vote, bool) or vote != VOTE:
+            raise FileFormatError(f"rounds[{i}].vote: must be 1, not {vote!r:.60}.")
+    return {k: v for k, v in record.items() if k not in (*_HEADER, "algorithm")}
 
 
 def parse(text: str) -> Any:
@@ -251,63 +273,24 @@ def parse(text: str) -> Any:
 def _explain(text: str, error: json.JSONDecodeError) -> str:
     if not text:
         return "empty: there is nothing to read."
-    place = f"line {error.lineno}, column {error.colno}: {error.msg}"
+    where = f"line {error.lineno}, column {error.colno}: {error.msg}"
     if text[0] != "{":
-        return f"not a JSON object ({place})."
+        return f"not a JSON object ({where})."
     if error.pos >= len(text) or not text.endswith("}") or "Unterminated" in error.msg:
-        return f"cut off: the JSON ends in the middle ({place}). Copy the file again."
-    return f"not valid JSON ({place}). If it was edited by hand, look for a comma or a quote there."
-
-
-def _read_v2(record: dict[str, Any]) -> dict[str, Any]:
-    """Read a text that was learned on several encoders."""
-    further = record.get(FURTHER)
-    if not isinstance(further, list) or not further:
-        raise FileFormatError(f"{FURTHER}: must be a list of the encoders after the first.")
-    for i, item in enumerate(further):
-        if not isinstance(item, dict):
-            raise FileFormatError(f"{FURTHER}[{i}]: must be an object.")
-        _check_fields(item, ("id",), _FURTHER_FIELDS[1:], f"{FURTHER}[{i}].")
-    rest = {name: value for name, value in record.items() if name != FURTHER}
-    return {**_read_v1(rest), FURTHER: further}
-
-
-def _read_v1(record: dict[str, Any]) -> dict[str, Any]:
-    _check_fields(record, (*_HEADER, *_REQUIRED), (*FACTS, "sample_weights"), "")
-    algorithm = record.get("algorithm", ALGORITHM)
-    if algorithm == "samme":
-        raise FileFormatError(
-            'algorithm: is "samme", where each round casts a hard vote. Such ensembles are no longer '
-            "supported and cannot be read: fit again."
-        )
-    if algorithm != ALGORITHM:
-        raise FileFormatError(f'algorithm: must be "{ALGORITHM}", not {algorithm!r:.60}.')
-    if not isinstance(record["rounds"], list):
-        raise FileFormatError("rounds: must be a list.")
-    rounds = []
-    for i, item in enumerate(record["rounds"]):
-        if not isinstance(item, dict):
-            raise FileFormatError(f"rounds[{i}]: must be an object.")
-        _check_fields(item, _ROUND_REQUIRED, _ROUND_OPTIONAL, f"rounds[{i}].")
-        vote = item.get("vote", VOTE)
-        if isinstance(vote, bool) or vote != VOTE:
-            raise FileFormatError(f"rounds[{i}].vote: must be 1, not {vote!r:.60}.")
-        rounds.append({name: value for name, value in item.items() if name != "vote"})
-    fields = {k: v for k, v in record.items() if k not in (*_HEADER, "algorithm")}
-    return {**fields, "rounds": rounds}
+        return f"cut off: the JSON ends in the middle ({where}). Copy the file again."
+    return f"not valid JSON ({where}). If it was edited by hand, look for a comma or a quote there."
 
 
 def _check_fields(
-    record: dict[str, Any], required: tuple[str, ...], optional: tuple[str, ...], prefix: str
+    record: Any, required: tuple[str, ...], optional: tuple[str, ...], where: str = ""
 ) -> None:
+    if not isinstance(record, dict):
+        raise FileFormatError(f"{where}: must be an object.")
+    prefix = f"{where}." if where else ""
     for name in required:
         if name not in record:
             raise FileFormatError(f"{prefix}{name}: is missing.")
     for name in record:
         if name not in required and name not in optional:
-            # To skip it would be to lose it when the ensemble is saved again.
+            # An ignored field would be lost when the ensemble is saved again.
             raise FileFormatError(f"{prefix}{name}: is not a field of this format; take it out.")
-
-
-# Readers of old versions stay: a file written today is readable by every later promptboost.
-_READERS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _read_v1, 2: _read_v2}

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -25,12 +25,12 @@ _CacheKey = tuple[int, tuple[tuple[str, str], ...] | None]
 
 
 class ClassKey(NamedTuple):
-    """All that the logit of a class depends on."""
+    """The values that determine the logit of a class."""
 
     weights: tuple[tuple[str, float], ...]  # of its sentences
     original: str | None  # its name in the residual
-    added: str | None  # its own name, where the residual does not know it
-    lead: float | None  # by which the balance moves a class that was added by words alone
+    added: str | None  # its own name, if it is not in the residual
+    lead: float | None  # the bias correction of a class without training images
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,51 +48,26 @@ class SentenceScores:
 
     The score of a class is an average of such columns. So an edit costs the columns of the classes it
     changes, and only new sentences are embedded.
-
-    Parameters
-    ----------
-    embeddings : array of shape (n, D)
-        One row of length one for each image.
-    source : Encoder, Embedder, mapping or callable
-        Embeds sentences in the same space.
-    head : Head
-        The head before any edit: edits keep its residual and its factors.
-
-    Examples
-    --------
-    >>> from promptboost.model import PromptEnsemble, Round
-    >>> vectors = {"a cat": [1.0, 0.0], "a dog": [0.0, 1.0], "a pet": [0.6, 0.8]}
-    >>> banks = {"cat": {"a cat": 1, "a pet": 1}, "dog": {"a dog": 1}}
-    >>> ensemble = PromptEnsemble(("cat", "dog"), (Round("a {}", banks, 0.0, 0.0),), logit_scale=10.0)
-    >>> images = np.array([[0.6, 0.8], [1.0, 0.0]])
-    >>> scores = SentenceScores(images, vectors, ensemble.embed(vectors))
-    >>> scores.logits(ensemble).round(4)
-    array([[8., 8.],
-           [8., 0.]])
-    >>> scores.logits(ensemble.remove("a pet")).round(4)
-    array([[ 6.,  8.],
-           [10.,  0.]])
     """
 
-    embeddings: NDArray[np.float32]
-    source: TextSource
-    head: Head
-    _columns: dict[str, NDArray[np.float32]] = field(default_factory=dict, init=False, repr=False)
-    _classes: "OrderedDict[tuple[tuple[str, float], ...], NDArray[np.float64]]" = field(
-        default_factory=OrderedDict, init=False, repr=False
-    )
-    _residual_logits: NDArray[np.float64] | None = field(default=None, init=False, repr=False)
-    _central: dict[str, float] = field(default_factory=dict, init=False, repr=False)
-    _towards: NDArray[np.float64] | None = field(default=None, init=False, repr=False)
-    _rankings: "OrderedDict[tuple[ClassKey, ...], _Ranking]" = field(
-        default_factory=OrderedDict, init=False, repr=False
-    )
-    _class_keys: "OrderedDict[_CacheKey, tuple[PromptEnsemble, tuple[ClassKey, ...]]]" = field(
-        default_factory=OrderedDict, init=False, repr=False
-    )
+    embeddings: NDArray[np.float32]  # rows of length one, (n, D)
+    source: TextSource  # embeds sentences in the same space
+    head: Head  # before any edit: edits keep its residual and its factors
 
     def __post_init__(self) -> None:
         self.embeddings = np.ascontiguousarray(self.embeddings, dtype=np.float32)
+        self._columns: dict[str, NDArray[np.float32]] = {}
+        self._central: dict[str, float] = {}
+        self._residual_logits: NDArray[np.float64] | None = None
+        self._towards: NDArray[np.float64] | None = None
+        # The least recently used entries are dropped.
+        self._classes: OrderedDict[tuple[tuple[str, float], ...], NDArray[np.float64]] = (
+            OrderedDict()
+        )
+        self._rankings: OrderedDict[tuple[ClassKey, ...], _Ranking] = OrderedDict()
+        self._class_keys: OrderedDict[_CacheKey, tuple[PromptEnsemble, tuple[ClassKey, ...]]] = (
+            OrderedDict()
+        )
 
     @property
     def factor(self) -> float:
@@ -215,15 +190,23 @@ class SentenceScores:
         return ranking.chosen
 
     def two_best(
-        self, ensemble: PromptEnsemble, originals: Mapping[str, str] | None = None
+        self,
+        ensemble: PromptEnsemble,
+        originals: Mapping[str, str] | None = None,
+        without: NDArray[np.integer] | None = None,
     ) -> tuple[NDArray[np.float64], NDArray[np.intp], NDArray[np.float64], NDArray[np.intp]]:
-        """Return each image's best logit and its class, then the same of the other classes."""
+        """Return each image's best logit and its class, then the same of the other classes.
+
+        `without` has a class of each image that is left out.
+        """
         keys = self.class_keys(ensemble, originals)
         number = len(self.embeddings)
         best, second = np.full(number, -np.inf), np.full(number, -np.inf)
         chosen, runner_up = np.zeros(number, dtype=np.intp), np.zeros(number, dtype=np.intp)
         for position, key in enumerate(keys):
             row = self._logit(key)
+            if without is not None:
+                row = np.where(without == position, -np.inf, row)
             ahead = row > best
             behind = ~ahead & (row > second)
             np.copyto(second, best, where=ahead)
@@ -233,6 +216,20 @@ class SentenceScores:
             np.copyto(second, row, where=behind)
             np.copyto(runner_up, position, where=behind)
         return best, chosen, second, runner_up
+
+    def margins(
+        self,
+        ensemble: PromptEnsemble,
+        labels: NDArray[np.integer],
+        originals: Mapping[str, str] | None = None,
+    ) -> NDArray[np.float64]:
+        """Return the logit of each image's label minus the best other logit; 0 where a label is −1."""
+        keys, label_logits = self.class_keys(ensemble, originals), np.zeros(len(labels))
+        for position in np.unique(labels[labels >= 0]).tolist():
+            images = np.flatnonzero(labels == position)
+            label_logits[images] = self._logit(keys[position], images)
+        best, *_ = self.two_best(ensemble, originals, labels)
+        return np.where(labels >= 0, label_logits - best, 0.0)
 
     def class_keys(
         self, ensemble: PromptEnsemble, originals: Mapping[str, str] | None = None

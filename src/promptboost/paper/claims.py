@@ -1,14 +1,13 @@
-"""The paper's claims, each judged from the cells that are there.
+"""The paper's claims, each judged from the available cells.
 
-A claim is a difference that should be above zero, paired: both sides on the same draw, prompts and
-encoders, and with the same settings but for the one that is compared. Zero-shot, which draws nothing,
-pairs with every draw of its data set. The pairs of one data set and seed are averaged first: its shots
-and targets share their images, and would be counted as more than they are. The interval is that of the
-mean over these.
+A claim is that a paired difference is above zero: both sides have the same draw, prompts, encoders and
+settings, except for the one that is compared. Zero-shot has no draw and pairs with every draw of its data
+set. Pairs of one data set and seed are averaged first, as they share images. The interval is that of the
+mean over data sets and seeds.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -17,11 +16,11 @@ from promptboost.compare.cells import Result
 from promptboost.paper.plans import TITLES
 
 Verdict = Literal["holds", "does not hold", "not enough data"]
-#: Fewer pairs than this decide nothing.
+#: Least number of pairs for a verdict.
 FEWEST = 4
 _DRAW = ("dataset", "seed", "shots", "encoder", "on")
 _INPUTS = ("prompts", "weights", "on_weights", "views")
-# Settings that are compared; others only make a fit quicker, or fit a data set.
+# Compared settings; others only make a fit faster, or suit a data set.
 _COMPARED = ("views_per_round", "max_copies", "sources")
 
 
@@ -37,10 +36,6 @@ class Judgment:
     high: float | None = None
     pairs: int = 0  # data sets times seeds
 
-    def record(self) -> dict[str, Any]:
-        """Return a JSON-serializable record."""
-        return asdict(self)
-
     def __str__(self) -> str:
         if self.difference is None:
             return f"{self.verdict}; {self.measured}"
@@ -54,13 +49,7 @@ Differences = dict[tuple[str, int], list[float]]
 def interval(values: Sequence[float], looks: int = 1) -> tuple[float, float]:
     """Return the 95 % interval of a mean, by Student's distribution: there are few values.
 
-    Of the worst of several `looks` it is as much wider as Bonferroni's rule says.
-
-    Examples
-    --------
-    >>> low, high = interval([1.0, 2.0, 3.0])
-    >>> round(low, 3), round(high, 3)
-    (-0.484, 4.484)
+    With several `looks`, it is Bonferroni-corrected.
     """
     from scipy.special import stdtrit
 
@@ -72,7 +61,7 @@ def interval(values: Sequence[float], looks: int = 1) -> tuple[float, float]:
 
 
 def judge(claim: str, measured: str, differences: Differences, looks: int = 1) -> Judgment:
-    """Judge a claim that differences are above zero; it may be the worst of several `looks`."""
+    """Judge the claim that differences are above zero, with a correction for several `looks`."""
     values = [100 * float(np.mean(pairs)) for pairs in differences.values()]
     if len(values) < FEWEST:
         have = f"{measured}: {len(values)} pairs of data set and seed, and {FEWEST} are needed"
@@ -86,7 +75,7 @@ class Evidence:
     """Cells, found by method and by where they were measured."""
 
     def __init__(self, lines: Iterable[Result]) -> None:
-        # An input that has changed leaves earlier results behind: the last ones count.
+        # The latest results count, if inputs have changed.
         by_age = sorted(lines, key=lambda line: line.get("measured_at") or 0.0)
         names = (*_DRAW, "method")
         last = {tuple(line[key] for key in names): line for line in by_age if not line["classes"]}
@@ -95,16 +84,16 @@ class Evidence:
             self._by_method.setdefault(_settings(line)[0], []).append(line)
 
     def of(self, method: str, *, carried: bool | None = None) -> list[Result]:
-        """Return the cells of a method: at home, carried, or both."""
-        found = self._by_method.get(method, [])
+        """Return the cells of a method: on the encoder of the fit, transferred, or both."""
+        lines = self._by_method.get(method, [])
         if carried is None:
-            return found
-        return [line for line in found if (line["on"] != line["encoder"]) == carried]
+            return lines
+        return [line for line in lines if (line["on"] != line["encoder"]) == carried]
 
     def against(
         self, method: str, other: str, *, carried: bool, on: str | None = None
     ) -> Differences:
-        """Return the accuracy of a method less another's, in pairs; zero-shot pairs with every draw."""
+        """Return the paired differences in accuracy of two methods."""
         same = method.partition("?")[0] == other.partition("?")[0]
         theirs = {_pair(line, same): line["accuracy"] for line in self.of(other)}
         differences: Differences = {}
@@ -117,22 +106,22 @@ class Evidence:
         return differences
 
     def over_shots(self, method: str, *, carried: bool) -> Differences:
-        """Return the accuracy at the most shots less that at the fewest."""
+        """Return the differences in accuracy between the most and the fewest shots."""
         by_shots: dict[tuple[Any, ...], dict[int, Result]] = {}
         for line in self.of(method, carried=carried):
             drawn = tuple(line[key] for key in (*_DRAW, *_INPUTS) if key != "shots")
             name = drawn, _settings(line)
             by_shots.setdefault(name, {})[line["shots"]] = line
         differences: Differences = {}
-        for found in by_shots.values():
-            most, fewest = max(found), min(found)
+        for lines in by_shots.values():
+            most, fewest = max(lines), min(lines)
             if most > fewest:
-                gain = found[most]["accuracy"] - found[fewest]["accuracy"]
-                _add(differences, found[most], gain)
+                gain = lines[most]["accuracy"] - lines[fewest]["accuracy"]
+                _add(differences, lines[most], gain)
         return differences
 
     def over_rounds(self, measure: Callable[[list[float]], float]) -> Differences:
-        """Return a measure of the accuracies by round, of fits of ten rounds or more."""
+        """Return a measure of the accuracies by round, for fits with more than ten rounds."""
         differences: Differences = {}
         for line in self.of("tpb", carried=False):
             rounds = [held_out for _, held_out in line.get("by_round") or []]
@@ -141,21 +130,21 @@ class Evidence:
         return differences
 
     def targets(self, method: str) -> list[str]:
-        """Return the encoders that a method was carried to."""
+        """Return the encoders that a method was transferred to."""
         return list(dict.fromkeys(line["on"] for line in self.of(method, carried=True)))
 
 
 def _settings(line: Result) -> tuple[str, frozenset[str]]:
-    """Return a method with those settings that are compared, and its other settings."""
+    """Return a method with its compared settings, and its other settings."""
     name, _, query = line["method"].partition("?")
-    parts = query.split("&") if query else []
-    compared = [part for part in parts if part.partition("=")[0] in _COMPARED]
+    settings = query.split("&") if query else []
+    compared = [setting for setting in settings if setting.partition("=")[0] in _COMPARED]
     plain = "?".join([name, "&".join(compared)] if compared else [name])
-    return plain, frozenset(parts).difference(compared)
+    return plain, frozenset(settings).difference(compared)
 
 
 def _pair(line: Result, same: bool) -> tuple[Any, ...]:
-    """Name what two results must share; those of the `same` method other settings, too."""
+    """Return the key that paired results share, with other settings for the `same` method."""
     if not line["shots"]:
         return _place(line)
     shared = tuple(line[key] for key in (*_DRAW, "split", *_INPUTS))
@@ -163,7 +152,7 @@ def _pair(line: Result, same: bool) -> tuple[Any, ...]:
 
 
 def _place(line: Result) -> tuple[Any, ...]:
-    """Name where a result was measured: what does not learn is the same for every draw."""
+    """Return the key of results without a draw."""
     return line["dataset"], line["on"], line["on_weights"]
 
 
@@ -172,63 +161,51 @@ def _add(differences: Differences, line: Result, value: float) -> None:
 
 
 def judge_claims(lines: Iterable[Result]) -> list[Judgment]:
-    """Judge the nine claims from what is there."""
+    """Judge the nine claims."""
     cells = Evidence(lines)
     judged = [
-        _all_of(claim, [judge("", measured, differences) for measured, differences in parts])
-        for claim, parts in _claims(cells).items()
+        _all_of(claim, [judge("", *comparison) for comparison in comparisons.items()])
+        for claim, comparisons in _claims(cells).items()
     ]
     return [*judged, _brittle(cells)]
 
 
-def _claims(cells: Evidence) -> dict[str, list[tuple[str, Differences]]]:
-    """Return each claim with its parts: what is compared, and the differences, which should be above 0."""
+def _claims(cells: Evidence) -> dict[str, dict[str, Differences]]:
+    """Return each claim with its comparisons, as differences by description."""
 
-    def ahead_of(other: str) -> Differences:
-        return cells.against("tpb", other, carried=False)
+    def ours_less(other: str, *, carried: bool = False) -> Differences:
+        return cells.against("tpb", other, carried=carried)
 
-    carried = cells.against("tpb", "zero-shot", carried=True)
-    copies = ahead_of("tpb?max_copies=1")
-    for name, values in cells.against("tpb", "tpb?max_copies=1", carried=True).items():
+    copies = ours_less("tpb?max_copies=1")
+    for name, values in ours_less("tpb?max_copies=1", carried=True).items():
         copies.setdefault(name, []).extend(values)
+    pez = cells.against("pez", "zero-shot", carried=True)
     return {
-        "More shots help": [
-            (
-                "TPB at the most shots less TPB at the fewest",
-                cells.over_shots("tpb", carried=False),
-            )
-        ],
-        "Ahead of other methods made of text": [
-            (f"TPB less {TITLES[peer]}", ahead_of(peer)) for peer in ("pez", "llmbo", "proapo")
-        ],
-        "What is gained survives transfer": [
-            ("TPB carried less zero-shot", carried),
-            (
-                "TPB carried, at the most shots less at the fewest",
-                cells.over_shots("tpb", carried=True),
+        "More shots help": {
+            "TPB at the most shots less TPB at the fewest": cells.over_shots("tpb", carried=False)
+        },
+        "Ahead of other methods made of text": {
+            f"TPB less {TITLES[peer]}": ours_less(peer) for peer in ("pez", "llmbo", "proapo")
+        },
+        "What is gained survives transfer": {
+            "TPB carried less zero-shot": ours_less("zero-shot", carried=True),
+            "TPB carried, at the most shots less at the fewest": cells.over_shots(
+                "tpb", carried=True
             ),
-        ],
-        "Views are needed": [
-            ("TPB with views less TPB without", ahead_of("tpb?views_per_round=0"))
-        ],
-        "Rounds help, and flatten": [
-            ("round 10 less round 1", cells.over_rounds(lambda r: r[9] - r[0])),
-            (
-                "the gain up to round 10 less the gain after it",
-                cells.over_rounds(lambda r: 2 * r[9] - r[0] - r[-1]),
+        },
+        "Views are needed": {"TPB with views less TPB without": ours_less("tpb?views_per_round=0")},
+        "Rounds help, and flatten": {
+            "round 10 less round 1": cells.over_rounds(lambda r: r[9] - r[0]),
+            "the gain up to round 10 less the gain after it": cells.over_rounds(
+                lambda r: 2 * r[9] - r[0] - r[-1]
             ),
-        ],
-        "Bigger pools help": [
-            ("the whole pool less CuPL", ahead_of("tpb?sources=cupl")),
-            ("the whole pool less CuPL+DCLIP", ahead_of("tpb?sources=cupl,dclip")),
-        ],
-        "Copies help": [("TPB with copies less TPB without", copies)],
-        "PEZ fails after transfer": [
-            (
-                "zero-shot less PEZ carried",
-                _turned(cells.against("pez", "zero-shot", carried=True)),
-            )
-        ],
+        },
+        "Bigger pools help": {
+            "the whole pool less CuPL": ours_less("tpb?sources=cupl"),
+            "the whole pool less CuPL+DCLIP": ours_less("tpb?sources=cupl,dclip"),
+        },
+        "Copies help": {"TPB with copies less TPB without": copies},
+        "PEZ fails after transfer": {"zero-shot less PEZ carried": _turned(pez)},
     }
 
 
@@ -237,9 +214,9 @@ def _turned(differences: Differences) -> Differences:
 
 
 def _brittle(cells: Evidence) -> Judgment:
-    """Judge emulated fine-tuning by the target it does worst on: it should be below zero-shot there."""
+    """Judge emulated fine-tuning by its worst target, where it should be below zero-shot."""
     looks = [(method, on) for method in ("coop", "promptsrc") for on in cells.targets(method)]
-    found = [
+    judged = [
         judge(
             "",
             f"zero-shot less {TITLES[f'{method}+eft']} on {on}",
@@ -249,7 +226,7 @@ def _brittle(cells: Evidence) -> Judgment:
         for method, on in looks
     ]
     claim = "Emulated fine-tuning is brittle"
-    decided = [judgment for judgment in found if judgment.difference is not None]
+    decided = [judgment for judgment in judged if judgment.difference is not None]
     if not decided:
         have = "no cells of CoOp+EFT or PromptSRC+EFT with enough pairs on one target"
         return Judgment(claim, have, "not enough data")
@@ -257,8 +234,8 @@ def _brittle(cells: Evidence) -> Judgment:
 
 
 def _all_of(claim: str, parts: Sequence[Judgment]) -> Judgment:
-    """Judge a claim of several parts: by the judgment that is furthest from holding."""
-    # A part that nothing was measured of is left to those who have it, unless nothing else is there.
+    """Judge a claim of several parts by the part that is furthest from holding."""
+    # Parts without results are ignored, unless all are.
     there = [judgment for judgment in parts if judgment.pairs] or list(parts)
     order: list[Verdict] = ["does not hold", "not enough data", "holds"]
     worst = min(there, key=lambda judgment: (order.index(judgment.verdict), judgment.low or 0.0))

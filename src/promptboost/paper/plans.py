@@ -1,29 +1,30 @@
-"""Every table and figure of the paper as data: which numbers it has, and what each is the mean of.
+"""The tables and figures of the paper as data.
 
-A number is a :class:`Slot`: its row and column, and the method, shots, encoder and data sets it is measured
-with.
+Each number is a :class:`Slot`: its row and column, method, shots, encoder and data sets.
 """
 
+import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import resources
 from typing import Any, NamedTuple
 
-from promptboost.config import FitConfig
+from promptboost.config import MOST_CROPS, FitConfig
 from promptboost.data.benchmarks import BENCHMARKS
 from promptboost.encoders.registry import MODELS
 from promptboost.errors import SettingError
 from promptboost.methods import make_method
 from promptboost.paper.published import AVERAGE, Entry, entries, find_entry, groups
 
-#: The numbers of shots that the paper measures at, and its draws.
+#: The paper's numbers of shots, and its draws.
 SHOTS = (1, 2, 4, 8, 16)
 SEEDS = (1, 2, 3)
-#: Crops of an image that are kept for a round to draw among, unless it sees more.
+#: Cached crops per image from which a round draws, unless it uses more.
 VIEWS = 32
 
 ELEVEN = tuple(BENCHMARKS)
 TEN = tuple(name for name in ELEVEN if name != "imagenet")
-#: What tables call the data sets.
+#: Abbreviations of data sets in tables.
 SHORT = dict(
     zip(
         ELEVEN,
@@ -45,7 +46,7 @@ LARGER = {
     "EVA02-E-14/laion2b_s4b_b115k": "ViT-E: EVA-02-CLIP",
 }
 
-#: What the paper calls each method; the keys are ours, ``+eft`` where one is carried that way.
+#: The paper's names of our methods; ``+eft`` is for emulated transfer.
 TITLES = {
     "zero-shot": "ZS-CLIP",
     "dclip": "DCLIP",
@@ -59,17 +60,45 @@ TITLES = {
     "tpb": "TPB",
 }
 ZERO_SHOT = ("zero-shot", "dclip", "cupl")
-# How long the paper lets a method learn where that is not its usual here, by data set.
-_LENGTHS = {
-    ("tpb", "imagenet"): "rounds=30",
-    ("coop", "imagenet"): "epochs=50",  # as CoOp's authors do, whose code the paper runs
-    ("pez", ""): "epochs=200",
+_SETTINGS = tomllib.loads((resources.files(__package__) / "settings.toml").read_text("utf-8"))
+# The smallest share of an image that a crop keeps; the paper states none for its own.
+_CROPS = {"coop": 0.08, "pez": 0.08}
+_FRESH = "draws its crops from the stored ones (--views)"
+#: What remains different from the authors' programs, by method.
+DIFFERENCES = {
+    "dclip": "connectors go by whole words, and every prompt ends with a dot",
+    "cupl": "takes base and full sentences where the pool has both, each once",
+    "coop": f"{_FRESH}; single precision",
+    "coop+eft": f"CoOp {_FRESH}; single precision",
+    "promptsrc+eft": "PromptSRC in the precision of the model",
+    "pez": f"{_FRESH}; returns the tokens with the least loss on the training images",
+    "llmbo": "starts from the pool's templates, one restart; its message is ours",
+    "proapo": "the released settings for 1 shot at every number of shots; selects by training fitness, "
+    "where the released code looks at test accuracy; groups the hardest classes first; one kind of "
+    "crossover",
+    "tpb": _FRESH,
 }
+
+
+def crop_scale(spelling: str) -> float:
+    """Return the smallest share of an image that the crops of a method keep."""
+    return _CROPS.get(spelling.partition("?")[0], float(FitConfig().view_scale))
+
+
+def _published(method: str, dataset: str, source: str) -> dict[str, str]:
+    """Return the published settings of a method."""
+    kind = f"{method}-{source.partition('/')[0]}"
+    table = _SETTINGS.get(kind, _SETTINGS.get(method, {}))
+    return _parsed(table.get(dataset, table.get("all", "")))
+
+
+def _parsed(query: str) -> dict[str, str]:
+    return dict(setting.partition("=")[::2] for setting in query.split("&") if setting)
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One number: its position in the table, and what it is the mean of."""
+    """One number: its position in the table, and the results it is the mean of."""
 
     row: tuple[str, ...]
     column: str
@@ -80,33 +109,33 @@ class Slot:
     datasets: tuple[str, ...]
     dataset: str = AVERAGE  # the data set, if there is only one
     query: str = ""  # settings of the method
-    setting: str = ""  # the same, as the published numbers spell it
+    setting: str = ""  # the same, in the format of the published numbers
     rounds: int | None = None  # measure after this many rounds of the same fit
     on_shots: bool = False  # measure on the training images
-    changed: tuple[str, ...] = ()  # how it differs from what the paper measured
+    changed: tuple[str, ...] = ()  # differences from the paper's experiment
 
-    def spelling(self, dataset: str) -> str:
-        """Return the method as it is typed, with the paper's settings for a data set."""
+    def spelling(self, dataset: str, source: str) -> str:
+        """Return the spelling of the method with the published settings for a data set and encoder."""
         base = self.method.removesuffix("+eft")
-        query = self.query
-        if not any(name in self._settings for name in ("rounds", "epochs", "steps")):
-            usual = _LENGTHS.get((base, dataset), _LENGTHS.get((base, "")))
-            query = "&".join(part for part in (query, usual) if part)
+        published, given = _published(base, dataset, source), _parsed(self.query)
+        if "steps" in given:
+            published.pop("epochs", None)
+        query = "&".join(f"{name}={value}" for name, value in (published | given).items())
         return f"{base}?{query}" if query else base
 
     @property
     def rounds_of_fit(self) -> int:
-        """How many rounds its fit has, except on ImageNet."""
+        """Number of rounds of its fit, except on ImageNet."""
         return int(self._settings.get("rounds", 50))
 
     @property
     def views_per_round(self) -> int:
-        """How many crops of an image a round of boosting sees."""
+        """Number of crops per image in a round of boosting."""
         return int(self._settings.get("views_per_round", 4)) if self.method == "tpb" else 0
 
     @property
     def _settings(self) -> dict[str, str]:
-        return dict(part.partition("=")[::2] for part in self.query.split("&"))
+        return _parsed(self.query)
 
 
 class CellSpec(NamedTuple):
@@ -116,13 +145,13 @@ class CellSpec(NamedTuple):
     method: str  # with its settings
     shots: int
     seed: int
-    on: str  # the encoder that it is measured on
-    source: str  # the encoder to fit with
+    on: str  # encoder of the measurement
+    source: str  # encoder of the fit
     pair: tuple[str, str] | None = None  # the two classes, if not all
 
     @property
     def home(self) -> "CellSpec":
-        """The cell of the fit; zero-shot methods have no other."""
+        """The cell of the fit; itself for zero-shot methods."""
         return self._replace(on=self.source) if make_method(self.method).learns else self
 
 
@@ -130,267 +159,200 @@ class CellSpec(NamedTuple):
 class PaperPlan:
     """A table or figure: its numbers, and how they are laid out."""
 
-    entry: Entry  # what the paper says of it
-    source: str  # the encoder that everything learns with
+    entry: Entry
+    source: str  # encoder of the fits
     slots: tuple[Slot, ...]
-    head: tuple[str, ...] = ("Method",)  # what the row's words are
-    axis: str = "images of each class to learn from"  # of a figure
-    pair: tuple[str, str] | None = None  # two classes to show, image by image
+    head: tuple[str, ...] = ("Method",)  # names of the columns before the numbers
+    axis: str = "training images per class"  # of a figure
+    pair: tuple[str, str] | None = None  # two classes, for drawings of images
     seeds: tuple[int, ...] = SEEDS
-    notes: tuple[str, ...] = ()
-    at_hand: str = ""  # what stands for the paper's encoders, if anything
+    at_hand: str = ""  # which encoders replace the paper's
 
     @property
     def name(self) -> str:
-        """What to type."""
+        """Name on the command line."""
         return self.entry.name
 
     @property
     def datasets(self) -> tuple[str, ...]:
-        """The data sets it needs, in order."""
+        """The required data sets, in order."""
         return tuple(dict.fromkeys(name for slot in self.slots for name in slot.datasets))
 
     @property
     def encoders(self) -> tuple[str, ...]:
-        """The encoders it needs, the one to learn with first."""
+        """The required encoders, that of the fits first."""
         on = (name for slot in self.slots for name in slot.encoders)
         return tuple(dict.fromkeys((self.source, *on)))
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The methods it needs, as the paper calls them."""
+        """The required methods, by the paper's names."""
         return tuple(dict.fromkeys(TITLES[slot.method] for slot in self.slots))
 
     @property
     def shots(self) -> tuple[int, ...]:
-        """The numbers of shots it needs."""
+        """The required numbers of shots."""
         return tuple(sorted({slot.shots for slot in self.slots} - {0}))
 
     def cells(self) -> list[CellSpec]:
-        """Return the cells it needs, each once."""
+        """Return the required cells, each once."""
         return list(
             dict.fromkeys(
-                CellSpec(
-                    dataset, slot.spelling(dataset), slot.shots, seed, on, self.source, self.pair
-                )
+                CellSpec(dataset, spelling, slot.shots, seed, on, self.source, self.pair)
                 for slot in self.slots
                 for dataset in slot.datasets
+                for spelling in [slot.spelling(dataset, self.source)]
                 for on in slot.encoders
                 for seed in (self.seeds if slot.shots else (0,))
             )
         )
 
 
-#: What a row calls a target, its name among the published numbers, and its encoders.
-Target = tuple[str, str, tuple[str, ...]]
+#: Titles and fields of slots, for the rows and the columns of a table.
+Fields = dict[str, Any]
+Rows = list[tuple[tuple[str, ...], Fields]]
+Columns = list[tuple[str, Fields]]
+#: The title of a target, and an encoder or a group.
+Target = tuple[str, str]
+
+_BY_SHOTS: Columns = [(str(k), {"shots": k}) for k in SHOTS]
+_BY_DATASET: Columns = [
+    *((SHORT[name], {"datasets": (name,), "dataset": name}) for name in ELEVEN),
+    ("Avg.", {}),
+]
+_HOME: Target = ("ViT-B/32 (source)", VIT_B)
+_SOURCE_AND_GROUPS = [_HOME, *((f"{name} (target)", name) for name in groups())]
+_FAMILIES = {record.name: record.family for record in MODELS}
+_BY_MODEL = [
+    (f"{group}: {_FAMILIES[name]}", name) for group, members in groups().items() for name in members
+]
 
 
-def _main(source: str, methods: Sequence[str], shots: Sequence[int]) -> tuple[Slot, ...]:
-    slots = []
-    for method in (*ZERO_SHOT, *methods):
-        for k in (0,) if method in ZERO_SHOT else shots:
-            where = "ZS" if not k else f"{k} shot"
-            one = Slot((where, TITLES[method]), "Avg.", method, k, source, (source,), ELEVEN)
-            slots += [
-                replace(one, column=SHORT[name], datasets=(name,), dataset=name) for name in ELEVEN
-            ]
-            slots.append(one)
-    by_shots = sorted(slots, key=lambda slot: slot.shots)  # the order of the methods stays
-    return tuple(by_shots)
-
-
-def _transfer(targets: Iterable[Target], methods: Sequence[str]) -> tuple[Slot, ...]:
-    """Return one row per target and one column per number of shots; zero-shot is the same in each."""
-    return tuple(
-        Slot((title, TITLES[method]), str(k), method, k if learns else 0, target, members, ELEVEN)
-        for title, target, members in targets
-        for method in ("zero-shot", *methods)
-        for learns in [method != "zero-shot"]
-        for k in SHOTS
-    )
-
-
-def _by_model() -> list[Target]:
-    families = {record.name: record.family for record in MODELS}
+def _main(methods: Sequence[str]) -> Rows:
+    """Return a row per method, those that learn once for 1 and once for 16 shots."""
+    zero_shot = [("ZS", name, 0) for name in ZERO_SHOT]
+    learned = [(f"{k} shot", name, k) for k in (1, 16) for name in methods]
     return [
-        (f"{group}: {families[name]}", name, (name,))
-        for group, members in groups().items()
-        for name in members
+        ((where, TITLES[name]), {"method": name, "shots": k})
+        for where, name, k in (*zero_shot, *learned)
     ]
 
 
-def _group(name: str) -> tuple[str, tuple[str, ...]]:
-    return name, groups()[name]
+def _on(targets: Iterable[Target], methods: Sequence[str] = ()) -> Rows:
+    """Return a row per target, or per target and method."""
+    if not methods:
+        return [((title,), {"target": name}) for title, name in targets]
+    return [
+        ((title, TITLES[method]), {"target": name, "method": method})
+        for title, name in targets
+        for method in methods
+    ]
 
 
-_EXPOSURE = (
-    ("1/200", "rounds=1&views_per_round=200"),
-    ("5/40", "rounds=5&views_per_round=40"),
-    ("10/20", "rounds=10&views_per_round=20"),
-    ("50/4", ""),
-)
-
-
-def _exposure(targets: Iterable[Target]) -> tuple[Slot, ...]:
-    slots = []
-    for title, target, members in targets:
-        slots.append(Slot((title,), "ZS-CLIP", "zero-shot", 0, target, members, TEN))
-        for column, query in _EXPOSURE:
-            published = (query or "rounds=50&views_per_round=4").replace("&", ";")
-            one = Slot((title,), f"M/a {column}", "tpb", 16, target, members, TEN)
-            slots.append(replace(one, query=query, setting=published))
-    return tuple(slots)
-
-
-_HOME: Target = ("ViT-B/32 (source)", VIT_B, (VIT_B,))
-
-
-def _source_and_groups() -> list[Target]:
-    return [_HOME, *((f"{name} (target)", *_group(name)) for name in groups())]
-
-
-def _curves(settings: Iterable[tuple[str, str, str]]) -> tuple[Slot, ...]:
-    """Return one row per setting of boosting and one column per number of shots."""
-    return tuple(
-        Slot((row,), str(k), "tpb", k, VIT_B, (VIT_B,), ELEVEN, query=query, setting=setting)
-        for row, query, setting in settings
-        for k in SHOTS
-    )
-
-
-def _columns(
-    targets: Iterable[Target], columns: Sequence[tuple[str, str, str, str]]
-) -> tuple[Slot, ...]:
-    """Return one row per target and one column per (title, method, query, setting), at 16 shots."""
-    return tuple(
-        Slot(
-            *((row,), title, method, 0 if method == "zero-shot" else 16, target, members, ELEVEN),
-            query=query,
-            setting=setting,
-        )
-        for row, target, members in targets
-        for title, method, query, setting in columns
-    )
-
-
-def _rounds() -> tuple[Slot, ...]:
-    """Measure after every round, on the test images and on those it learned from."""
-    return tuple(
-        Slot(
-            *((part, what), str(number), "tpb", 1, VIT_B, (VIT_B,), ("stanford_cars",)),
-            dataset="stanford_cars",
-            query=query,
-            setting=f"{setting};rounds={number};on={what.lower()}",
-            rounds=number,
-            on_shots=what == "Train",
-        )
-        for part, query, setting in (
-            ("No augmentation (a=0)", "views_per_round=0", "views_per_round=0"),
-            ("With augmentation (a=4)", "", "views_per_round=4"),
-        )
-        for what in ("Train", "Test")
-        for number in range(1, 51)
-    )
-
-
-def _weak() -> tuple[Slot, ...]:
-    slots = []
-    for k in (1, 16):
-        slots.append(Slot((str(k),), "ProAPO", "proapo", k, VIT_B, (VIT_B,), TEN))
-        for number in (1, 10, 30, 50):
-            one = Slot((str(k),), f"M={number}", "tpb", k, VIT_B, (VIT_B,), TEN)
-            slots.append(replace(one, setting=f"rounds={number}", rounds=number))
-    return tuple(slots)
-
-
-_CROPS = (
-    "The paper cuts new crops of an image in every round. Here a round draws its crops among those that "
-    "are kept, see --views; a round that sees more has more of them."
-)
-
-
-def _plan(name: str, slots: Iterable[Slot], head: tuple[str, ...], **options: Any) -> PaperPlan:
+def _plan(
+    name: str, rows: Rows, columns: Columns, head: tuple[str, ...], *, common: Fields | None = None,
+    **options: Any,
+) -> PaperPlan:  # fmt: skip
+    """Return the plan of an entry: a slot for each row and column, by default boosting at 16 shots."""
     entry = find_entry(name)
-    return PaperPlan(entry, (*entry.sources, VIT_B)[0], tuple(slots), head, **options)
+    source = (*entry.sources, VIT_B)[0]
+    usual = {"method": "tpb", "shots": 16, "target": source, "datasets": ELEVEN, **(common or {})}
+    slots = []
+    for row, row_fields in rows:
+        for column, column_fields in columns:
+            fields = {**usual, **row_fields, **column_fields}
+            if fields["method"] in ZERO_SHOT:  # the same for any number
+                fields["shots"] = 0
+            encoders = groups().get(fields["target"], (fields["target"],))
+            slots.append(Slot(row, column, encoders=encoders, **fields))
+    return PaperPlan(entry, source, tuple(slots), head, **options)
 
 
 def _tables() -> Iterator[PaperPlan]:
-    text_peers, carried = ("coop", "pez", "llmbo", "proapo", "tpb"), ("coop+eft", "promptsrc+eft")
     shot_head, target_head = ("Shot", "Method"), ("Target model", "Method")
+    rows = _main(("coop", "pez", "llmbo", "proapo", "tpb"))
     for name in ("main", "main-shots"):
-        yield _plan(name, _main(RN50, text_peers, (1, 16)), shot_head)
-    without_llm = ("coop", "pez", "proapo", "tpb")
-    yield _plan("main-shots-vit-b-32", _main(VIT_B, without_llm, (1, 16)), shot_head)
-    text_methods = ("pez", "proapo", "tpb")
-    for group in groups():
-        slots = _transfer([(group, *_group(group))], (*carried, *text_methods))
-        yield _plan(f"transfer-{group.lower()}", slots, target_head)
-    slots = _transfer(_by_model(), (*carried, *text_methods))
-    yield _plan("transfer-targets", slots, target_head)
-    slots = _transfer(_by_model(), ("coop+eft", *text_methods))
-    yield _plan("transfer-targets-rn50", slots, target_head)
-    larger = [(title, name, (name,)) for name, title in LARGER.items()]
-    yield _plan("larger-targets", _transfer(larger, text_methods), target_head)
-    clip, tpb = ("ZS-CLIP", "zero-shot", "", ""), ("TPB", "tpb", "", "")
-    pez, proapo = ("PEZ", "pez", "", ""), ("ProAPO", "proapo", "", "")
-    both = (("ViT-L/14 (source)", VIT_L), ("EVA-02 B/16 (target)", SMALLER))
-    slots = _columns([(row, name, (name,)) for row, name in both], (clip, tpb))
-    yield _plan("large-to-small", slots, ("Backbone",))
-    both = (("RN50 (source)", RN50), ("ViT-L/14 (target)", VIT_L))
-    slots = _columns([(row, name, (name,)) for row, name in both], (clip, pez, tpb))
-    yield _plan("pez-failure", slots, ("Backbone",))
-    yield _plan("weak-classifiers", _weak(), ("Shots",))
-    slots = _exposure(_source_and_groups())
-    yield _plan("fixed-exposure", slots, ("Backbone",), notes=(_CROPS,))
-    slots = _exposure([_HOME, *_by_model()])
-    yield _plan("fixed-exposure-targets", slots, ("Model",), notes=(_CROPS,))
-    copies = (
-        ("TPB w/o dup", "tpb", "max_copies=1", "duplication=off"),
-        ("TPB w/ dup", "tpb", "", "duplication=on"),
+        yield _plan(name, rows, _BY_DATASET, shot_head)
+    rows = _main(("coop", "pez", "proapo", "tpb"))  # without a language model
+    yield _plan("main-shots-vit-b-32", rows, _BY_DATASET, shot_head)
+    text = ("zero-shot", "pez", "proapo", "tpb")
+    carried = ("zero-shot", "coop+eft", "promptsrc+eft", "pez", "proapo", "tpb")
+    without_promptsrc = ("zero-shot", "coop+eft", "pez", "proapo", "tpb")
+    larger = [(title, name) for name, title in LARGER.items()]
+    for name, targets, methods in (
+        *((f"transfer-{group.lower()}", [(group, group)], carried) for group in groups()),
+        ("transfer-targets", _BY_MODEL, carried),
+        ("transfer-targets-rn50", _BY_MODEL, without_promptsrc),
+        ("larger-targets", larger, text),
+    ):
+        yield _plan(name, _on(targets, methods), _BY_SHOTS, target_head)
+    clip, pez, proapo, tpb = (
+        (TITLES[name], {"method": name}) for name in ("zero-shot", "pez", "proapo", "tpb")
     )
-    slots = _columns(_source_and_groups(), (clip, proapo, *copies))
-    yield _plan("duplication", slots, ("Backbone",))
-    pools = (
-        ("TPB CuPL+DCLIP", "tpb", "sources=cupl,dclip", "pool=cupl+dclip"),
-        ("TPB All", "tpb", "", "pool=all"),
-    )
-    targets = [(name, *_group(name)) for name in groups()]
-    slots = _columns(targets, (clip, pez, proapo, *pools))
-    yield _plan("pool-robustness", slots, ("Target",))
+    copies = [
+        ("TPB w/o dup", {"query": "max_copies=1", "setting": "duplication=off"}),
+        ("TPB w/ dup", {"setting": "duplication=on"}),
+    ]
+    pools = [
+        ("TPB CuPL+DCLIP", {"query": "sources=cupl,dclip", "setting": "pool=cupl+dclip"}),
+        ("TPB All", {"setting": "pool=all"}),
+    ]
+    smaller = [("ViT-L/14 (source)", VIT_L), ("EVA-02 B/16 (target)", SMALLER)]
+    failing = [("RN50 (source)", RN50), ("ViT-L/14 (target)", VIT_L)]
+    in_groups = [(name, name) for name in groups()]
+    backbone = ("Backbone",)
+    yield _plan("large-to-small", _on(smaller), [clip, tpb], backbone)
+    yield _plan("pez-failure", _on(failing), [clip, pez, tpb], backbone)
+    yield _plan("duplication", _on(_SOURCE_AND_GROUPS), [clip, proapo, *copies], backbone)
+    yield _plan("pool-robustness", _on(in_groups), [clip, pez, proapo, *pools], ("Target",))
+    after = [(f"M={n}", {"setting": f"rounds={n}", "rounds": n}) for n in (1, 10, 30, 50)]
+    shots: Rows = [((str(k),), {"shots": k}) for k in (1, 16)]
+    ten = {"datasets": TEN}
+    yield _plan("weak-classifiers", shots, [proapo, *after], ("Shots",), common=ten)
+    exposure: Columns = [clip]
+    for m, a in ((1, 200), (5, 40), (10, 20), (50, 4)):
+        setting = f"rounds={m};views_per_round={a}"
+        query = setting.replace(";", "&") if m < 50 else ""
+        exposure.append((f"M/a {m}/{a}", {"query": query, "setting": setting}))
+    for name, targets, head in (
+        ("fixed-exposure", _SOURCE_AND_GROUPS, backbone),
+        ("fixed-exposure-targets", [_HOME, *_BY_MODEL], ("Model",)),
+    ):
+        yield _plan(name, _on(targets), exposure, head, common=ten)
 
 
 def _figures() -> Iterator[PaperPlan]:
-    away = ("ViT-L (target)", *_group("ViT-L"))
-    slots = [
-        Slot((title, TITLES[method]), str(k), method, k, target, members, ELEVEN)
-        for (title, target, members), methods in (
-            (_HOME, ("tpb", "proapo", "coop")),
-            (away, ("tpb", "proapo")),
+    away = ("ViT-L (target)", "ViT-L")
+    rows = _on([_HOME], ("tpb", "proapo", "coop")) + _on([away], ("tpb", "proapo"))
+    yield _plan("shot-curves", rows, _BY_SHOTS, ("Measured on", "Method"))
+    rows = [((f"a={a}",), {"query": f"views_per_round={a}" * (a != 4)}) for a in (4, 2, 1)]
+    rows.append((("No aug",), {"query": "views_per_round=0"}))
+    yield _plan("view-factor", rows, _BY_SHOTS, ("Views",))
+    pools = (
+        ("All descriptions", ""),
+        ("CuPL+DCLIP", "sources=cupl,dclip"),
+        ("CuPL", "sources=cupl"),
+    )
+    rows = [((title,), {"query": query}) for title, query in pools]
+    yield _plan("pool-sources", rows, _BY_SHOTS, ("Pool",))
+    rows = [
+        ((views, what), {"query": query, "on_shots": what == "Train"})
+        for views, query in (
+            ("No augmentation (a=0)", "views_per_round=0"),
+            ("With augmentation (a=4)", ""),
         )
-        for method in methods
-        for k in SHOTS
+        for what in ("Train", "Test")
     ]
-    yield _plan("shot-curves", slots, ("Measured on", "Method"))
-    views = [
-        ("a=4", "", "views_per_round=4"),
-        ("a=2", "views_per_round=2", "views_per_round=2"),
-        ("a=1", "views_per_round=1", "views_per_round=1"),
-        ("No aug", "views_per_round=0", "views_per_round=0"),
-    ]
-    yield _plan("view-factor", _curves(views), ("Views",), notes=(_CROPS,))
-    pools = [
-        ("All descriptions", "", "pool=all"),
-        ("CuPL+DCLIP", "sources=cupl,dclip", "pool=cupl+dclip"),
-        ("CuPL", "sources=cupl", "pool=cupl"),
-    ]
-    yield _plan("pool-sources", _curves(pools), ("Pool",))
-    head, axis = ("Views", "Images"), "boosting round"
-    yield _plan("view-rounds", _rounds(), head, axis=axis, notes=(_CROPS,))
+    columns: Columns = [(str(number), {"rounds": number}) for number in range(1, 51)]
+    cars = {"shots": 1, "datasets": ("stanford_cars",), "dataset": "stanford_cars"}
+    options: dict[str, Any] = {"axis": "boosting round"}
+    yield _plan("view-rounds", rows, columns, ("Views", "Images"), common=cars, **options)
     # Two images of each class are in the paper's drawings.
-    toy = Slot(("TPB",), "accuracy", "tpb", 2, VIT_B, (VIT_B,), ("oxford_pets",), "oxford_pets")
+    pets = {"shots": 2, "datasets": ("oxford_pets",), "dataset": "oxford_pets"}
+    options = {"pair": ("beagle", "basset hound"), "seeds": (1,)}
     for name, query in (("hard-example", "rounds=1"), ("consecutive-rounds", "rounds=3")):
-        slots = [replace(toy, query=query)]
-        yield _plan(name, slots, ("Method",), pair=("beagle", "basset hound"), seeds=(1,))
+        rows = [(("TPB",), {"query": query})]
+        yield _plan(name, rows, [("accuracy", {})], ("Method",), common=pets, **options)
 
 
 def _all() -> dict[str, PaperPlan]:
@@ -403,19 +365,13 @@ PLANS = _all()
 
 
 def find_plan(name: str) -> PaperPlan:
-    """Return the plan of a name; raise a SettingError that tells which there are.
-
-    Examples
-    --------
-    >>> find_plan("pez-failure").methods
-    ('ZS-CLIP', 'PEZ', 'TPB')
-    """
+    """Return the plan of a name; raise a SettingError if there is none."""
     return PLANS[find_entry(name).name]
 
 
 @dataclass(frozen=True)
 class PaperChoice:
-    """Changes to what the paper measured; empty is as in the paper."""
+    """Changes of the paper's experiments; empty for none."""
 
     datasets: tuple[str, ...] = ()
     shots: tuple[int, ...] = ()
@@ -440,18 +396,18 @@ class PaperChoice:
         object.__setattr__(self, "queries", queries)
 
     def views_kept(self, views_per_round: int) -> int:
-        """Return how many crops of an image are kept for rounds that see so many of them."""
+        """Return the number of cached crops per image for rounds of so many views."""
         if self.views is not None:
             return self.views
-        return FitConfig().views if self.encoder else max(VIEWS, views_per_round)
+        return MOST_CROPS if self.encoder else max(VIEWS, views_per_round)
 
 
 def chosen(plan: PaperPlan, choice: PaperChoice) -> PaperPlan:
-    """Return a plan with changes; slots that are no longer the paper's have the reasons.
+    """Return a plan with changes; the changed slots have the reasons.
 
-    Data sets, methods and seeds are narrowed, or replaced by others. So are shots; where a plan has none
-    of the chosen ones, its smallest and largest become the smallest and largest of them. One encoder
-    stands for the one to learn with, and the transfers for all targets together.
+    Data sets, methods and seeds are restricted or replaced. So are shots; if a plan has none of the
+    chosen ones, its smallest and largest are replaced by the smallest and largest of them. The encoder
+    replaces that of the fits, and the transfers replace all targets.
     """
     shots = _shots_by_plan(plan, choice.shots)
     slots: dict[tuple[tuple[str, ...], str], Slot] = {}
@@ -459,7 +415,7 @@ def chosen(plan: PaperPlan, choice: PaperChoice) -> PaperPlan:
         base = slot.method.removesuffix("+eft")
         if choice.queries and base not in choice.queries:
             continue
-        # Zero-shot methods have a number in the column of each number of shots.
+        # Zero-shot methods have a slot in the column of each number of shots.
         named = int(slot.column) if slot.column.isdigit() and slot.rounds is None else slot.shots
         if slot.shots not in shots or named not in shots:
             continue
@@ -486,7 +442,7 @@ def chosen(plan: PaperPlan, choice: PaperChoice) -> PaperPlan:
 
 
 def _shots_by_plan(plan: PaperPlan, wanted: Sequence[int]) -> dict[int, int]:
-    """Return for each number of shots of a plan the one to measure at; 0 stays."""
+    """Return the new number of shots for each of a plan; 0 is unchanged."""
     shots = plan.shots
     if not wanted or plan.pair is not None:
         return {k: k for k in (0, *shots)}
@@ -506,14 +462,14 @@ def _with_shots(slot: Slot, old: int, shots: int) -> Slot:
         slot,
         shots=shots if slot.shots else 0,
         row=tuple(words.get(word, word) for word in slot.row),
-        # Where a column is a round, its number is not one of shots.
+        # Columns of rounds are unchanged.
         column=words.get(slot.column, slot.column) if slot.rounds is None else slot.column,
         changed=(*slot.changed, f"{shots} shots instead of {old}"),
     )
 
 
 def _with_views(slot: Slot, choice: PaperChoice) -> Slot:
-    """Note the number of crops in a round if there are fewer than in the paper."""
+    """Change the number of crops in a round if fewer are cached."""
     wanted = slot.views_per_round
     available = choice.views_kept(wanted)
     if wanted <= available:
@@ -529,7 +485,7 @@ def _with_views(slot: Slot, choice: PaperChoice) -> Slot:
 
 
 def _with_datasets(slot: Slot, plan: PaperPlan, wanted: Sequence[str]) -> list[Slot]:
-    """Return the slot for the chosen data sets: more than one where a column is a data set."""
+    """Return the slot for the chosen data sets: one for each if columns are data sets."""
     if not wanted or tuple(wanted) == plan.datasets:
         return [slot]
     if slot.dataset == AVERAGE:

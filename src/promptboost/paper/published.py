@@ -1,10 +1,8 @@
-"""Numbers that the paper prints: every table and figure as data, each number with where it stands.
+"""The numbers in the paper's tables and figures.
 
-The facts are files of this package, ``numbers/``. ``entries.toml`` lists the tables and figures, with
-what the paper says it used; ``NAME.csv`` has the numbers of one of them, a number a line. Encoders go by
-the names open_clip has for what the paper describes. A group of encoders, such as ``ViT-L``, stands for
-the mean over its members, which :func:`groups` lists. The method's two drawings (Figures 1a and 2) are
-left out: there is nothing in them to find again.
+``numbers/entries.toml`` lists the tables and figures with the paper's settings; ``numbers/NAME.csv`` has
+the numbers of one of them, one per line. Encoders have open_clip's names. A group of encoders, such as
+``ViT-L``, is the mean over its members, see :func:`groups`. Figures 1a and 2 have no numbers.
 """
 
 import csv
@@ -20,19 +18,19 @@ import msgspec
 from promptboost.errors import SettingError
 from promptboost.io import load_toml
 
-#: What a number is of where it is the mean over all data sets of its entry.
+#: The data set of a mean over all data sets of an entry.
 AVERAGE = "average"
 _LIST = "entries.toml"
-# Not a setting of an experiment, but printed with the number: the files have it in the same column.
+# Not a setting, but in the same column of the files.
 _DEVIATION = "deviation"
 
 
 class PrintedPrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A prompt, or words of one, that the paper shows."""
+    """A prompt, or a part of one, in the paper."""
 
     text: str
     class_name: str
-    round: int | None = None  # from 1; None where the paper does not name a round
+    round: int | None = None  # from 1; None if the paper names none
 
 
 class PublishedNumber(msgspec.Struct, frozen=True):
@@ -44,24 +42,19 @@ class PublishedNumber(msgspec.Struct, frozen=True):
     shots: int | None  # training images per class; None for zero-shot methods
     source: str  # encoder to fit with; zero-shot methods have none
     target: str  # encoder to measure with
-    setting: str  # what else the table varies, as ``key=value;key=value``
+    setting: str  # other settings that the table varies, as ``key=value;key=value``
     value: float
-    # Over seeds; of an average, the mean of the data sets' deviations. None where the paper prints none.
+    # Over seeds; of an average, the mean of the data sets' deviations. None if the paper has none.
     deviation: float | None = None
 
     @property
-    def settings(self) -> dict[str, str]:
-        """What else the table varies, by key."""
-        return _pairs(self.setting)
-
-    @property
     def key(self) -> tuple[str, str, int | None, str, str, str]:
-        """What the number is of; no two numbers of an entry have the same."""
+        """The key of the number, unique in its entry."""
         return self.dataset, self.method, self.shots, self.source, self.target, self.setting
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One table or figure of the paper, and what the paper says it used for it."""
+    """One table or figure of the paper, with the paper's settings."""
 
     name: str
     title: str
@@ -76,20 +69,17 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     in_text: bool = True  # the files of some figures are not part of the paper's text
     rounds: tuple[int, ...] = (50,)
     views: tuple[int, ...] = (4,)  # of each image in a round; 0 is the image itself
-    seeds: int = 3  # number of seeds; 0 where the paper does not say
+    seeds: int = 3  # number of seeds; 0 if unknown
     decimals: int = 2
-    tolerance: float = 1.0  # least difference, in points, that counts as one
+    tolerance: float = 1.0  # in points
     deviations_from: str = ""  # entry that prints the same numbers with their deviations
     note: str = ""
     prompts: tuple[PrintedPrompt, ...] = ()
 
     def allowed(self, number: PublishedNumber) -> float:
-        """Return how far, in points, another value may be from a number and still agree with it.
+        """Return the tolerance of a number, in points: the entry's, or the deviation over seeds if larger.
 
-        One point, or the deviation over seeds where that is more. Two means of three seeds each differ
-        by 0.8 deviations as a rule, by chance alone, so that less than one says nothing. One point is
-        more than nearly all deviations that the paper prints for averages of ``proapo`` and ``tpb``,
-        and stands in where it prints none.
+        Two means of three seeds typically differ by 0.8 deviations by chance.
         """
         return max(self.tolerance, number.deviation or 0.0)
 
@@ -101,59 +91,38 @@ class _Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def entries() -> tuple[Entry, ...]:
-    """Return the tables and figures of the paper, in its order.
-
-    Examples
-    --------
-    >>> [entry.name for entry in entries()][:3]
-    ['shot-curves', 'main', 'hard-example']
-    """
+    """Return the tables and figures of the paper, in its order."""
     return tuple(_entries().values())
 
 
 def groups() -> Mapping[str, tuple[str, ...]]:
-    """Return the groups of target encoders that the paper averages over.
-
-    Examples
-    --------
-    >>> len(groups()["ViT-L"]), len(groups()["ViT-H"])
-    (5, 4)
-    """
+    """Return the groups of target encoders that the paper averages over."""
     return MappingProxyType(_listed().groups)
 
 
 def published(entry: str) -> list[PublishedNumber]:
-    """Return the numbers of one table or figure, in the paper's order; of some figures there are none.
-
-    Examples
-    --------
-    >>> [number] = [
-    ...     number for number in published("main")
-    ...     if (number.method, number.shots, number.dataset) == ("tpb", 16, "average")
-    ... ]
-    >>> number.value, number.deviation
-    (70.3, 0.51)
-    """
-    return list(_numbers(find_entry(entry)))
+    """Return the numbers of one table or figure, in the paper's order; some figures have none."""
+    record = find_entry(entry)
+    if not record.in_text:
+        return []
+    numbers = [_number(row) for row in csv.DictReader(_text(f"{entry}.csv").splitlines())]
+    if not record.deviations_from:
+        return numbers
+    deviations = {number.key: number.deviation for number in published(record.deviations_from)}
+    return [
+        msgspec.structs.replace(number, deviation=deviations.get(number.key)) for number in numbers
+    ]
 
 
 def find_entry(name: str) -> Entry:
-    """Return the table or figure of a name; raise a SettingError if there is none.
-
-    Examples
-    --------
-    >>> find_entry("main").place
-    'Table 1'
-    >>> find_entry("mian")
-    Traceback (most recent call last):
-    promptboost.errors.SettingError: the paper has no entry 'mian'; did you mean main?
-    """
-    known = _entries()
-    if name not in known:
-        close = get_close_matches(name, known, n=2, cutoff=0.6)
-        offer = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
+    """Return the table or figure of a name; raise a SettingError if there is none."""
+    by_name = _entries()
+    if name not in by_name:
+        close = get_close_matches(name, by_name, n=2, cutoff=0.6)
+        offer = " or ".join(close)
+        offer = f"did you mean {offer}?" if close else f"there are {', '.join(by_name)}"
         raise SettingError(f"the paper has no entry {name!r}; {offer}")
-    return known[name]
+    return by_name[name]
 
 
 @cache
@@ -164,28 +133,12 @@ def _listed() -> _Listed:
 @cache
 def _entries() -> dict[str, Entry]:
     listed = _listed()
-    found = [
-        msgspec.convert({"datasets": listed.all_datasets, **fields}, Entry)
-        for fields in listed.entry
-    ]
-    return {entry.name: entry for entry in found}
-
-
-@cache
-def _numbers(entry: Entry) -> tuple[PublishedNumber, ...]:
-    if not entry.in_text:
-        return ()
-    numbers = tuple(_number(row) for row in csv.DictReader(_text(f"{entry.name}.csv").splitlines()))
-    if not entry.deviations_from:
-        return numbers
-    deviations = {number.key: number.deviation for number in published(entry.deviations_from)}
-    return tuple(
-        msgspec.structs.replace(number, deviation=deviations.get(number.key)) for number in numbers
-    )
+    records = ({"datasets": listed.all_datasets, **fields} for fields in listed.entry)
+    return {entry.name: entry for entry in (msgspec.convert(r, Entry) for r in records)}
 
 
 def _number(row: dict[str, str]) -> PublishedNumber:
-    pairs = _pairs(row["setting"])
+    pairs = dict(pair.split("=", 1) for pair in row["setting"].split(";") if pair)
     deviation = pairs.pop(_DEVIATION, None)
     return PublishedNumber(
         entry=row["entry"],
@@ -198,10 +151,6 @@ def _number(row: dict[str, str]) -> PublishedNumber:
         value=float(row["value"]),
         deviation=None if deviation is None else float(deviation),
     )
-
-
-def _pairs(setting: str) -> dict[str, str]:
-    return dict(pair.split("=", 1) for pair in setting.split(";") if pair)
 
 
 def _text(name: str) -> str:

@@ -1,8 +1,7 @@
-"""The runner of plans: each cell is measured once, in one folder that all tables and figures share.
+"""The runner of plans: measures each cell once, in one folder for all tables and figures.
 
-A cell is one fit measured on one encoder. Its key holds everything that decides the result: the digests of
+A cell is one fit measured on one encoder. Its key has everything that its result depends on: the digests of
 the split, of the prompts and of the encoders' weights, the code of the method, its settings, and the seed.
-What has changed is measured again, and nothing else.
 """
 
 import hashlib
@@ -17,14 +16,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from promptboost.baselines.measures import Count, Positive, Share
-from promptboost.compare.cell_worker import Cell, carried, figures, load_if_whole
-from promptboost.compare.cells import CellRunner, CompareRequest, Key, Result, ResultLog, cell_file
+from promptboost.baselines import Count, Positive, Share
+from promptboost.compare.cell_worker import Cell, code_of, figures, load_if_whole, transferred
+from promptboost.compare.cells import (
+    CellRunner,
+    CompareRequest,
+    Key,
+    Result,
+    ResultLog,
+    cell_file,
+    check_folder,
+)
 from promptboost.compare.comparison import Comparison, FewShotTask
-from promptboost.compare.method_code import code_of
 from promptboost.config import FitConfig
 from promptboost.data.benchmarks.registry import BENCHMARKS, find_benchmark
-from promptboost.distributed.engine import Job, Placement, Say, UnitError, UnitResult, WorkUnit
+from promptboost.distributed.engine import Job, Placement, Say, UnitError, WorkUnit
 from promptboost.encoders import Encoder, load_encoder
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import (
@@ -36,11 +42,12 @@ from promptboost.errors import (
     RunError,
     count,
 )
-from promptboost.io import is_ours
 from promptboost.methods import FittedMethod, make_method
 from promptboost.methods.archive import save_fitted
-from promptboost.paper.plans import CellSpec, PaperChoice, PaperPlan
+from promptboost.paper.plans import CellSpec, PaperChoice, PaperPlan, crop_scale
+from promptboost.paper.pools import consists_of
 from promptboost.progress import Progress, no_progress
+from promptboost.run.fit import paper_pool
 
 if TYPE_CHECKING:
     from promptboost.encoders.store import EmbeddingStore
@@ -49,16 +56,17 @@ T = TypeVar("T")
 
 CELLS = "cells.jsonl"
 _WORKER = "promptboost.paper.runner:open_worker"
-#: What a cell is kept under; the columns of the CSV file of cells begin with them.
+#: Names in the key of a cell, and first columns of the CSV file of cells.
 KEY = (
     *("dataset", "method", "shots", "seed", "encoder", "on"),
-    *("split", "prompts", "weights", "on_weights", "code", "views", "classes"),
+    *("split", "prompts", "weights", "on_weights", "code", "views", "view_scale"),
+    "classes",
 )
 _SUFFIXES = (".jsonl", ".json", "")
 
 
 class PaperCell(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement, with all that decides it: a line of ``cells.jsonl``."""
+    """One measurement and its key: a line of ``cells.jsonl``."""
 
     dataset: str
     method: str
@@ -72,16 +80,17 @@ class PaperCell(msgspec.Struct, frozen=True, kw_only=True):
     on_weights: str
     code: str
     views: Count
+    view_scale: Positive
     classes: str = ""  # if not all
     seconds: Positive | None = None
     measured_at: Positive | None = None  # seconds since 1970
     accuracy: Share
     learn_accuracy: Share | None = None
-    bank_size: Positive | None = None  # prompts of a class, in the mean
-    repeated: Share | None = None  # of the chosen prompts, those with several copies in a bank
-    by_round: list[tuple[Share, Share]] = []  # on the images learned from, and on those held out
-    example: str = ""  # a prompt, where prompts are made rather than chosen
-    picture: dict[str, Any] = {}  # rounds, and images as they are answered
+    bank_size: Positive | None = None  # mean number of prompts per class
+    repeated: Share | None = None  # share of the chosen prompts with several copies
+    by_round: list[tuple[Share, Share]] = []  # accuracies on training and test images
+    example: str = ""  # a generated prompt
+    scene: dict[str, Any] = {}  # content of the drawing: rounds and images
 
 
 @dataclass(frozen=True)
@@ -98,10 +107,9 @@ class PaperRequest:
 
     def settings(self) -> dict[str, Any]:
         """Return JSON-serializable settings for a worker."""
+        paths = {"out": self.out, "data": self.data, "pools": self.pools}
         return {
-            "out": str(self.out.absolute()),
-            "data": None if self.data is None else str(self.data.absolute()),
-            "pools": None if self.pools is None else str(self.pools.absolute()),
+            **{name: path and str(path.absolute()) for name, path in paths.items()},
             "encoder": self.choice.encoder,
             "views": self.choice.views,
             "cache": self.cache,
@@ -111,13 +119,11 @@ class PaperRequest:
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> "PaperRequest":
         """Make a request from :meth:`settings`."""
-        out, data, pools = (
-            None if settings[name] is None else Path(settings[name])
-            for name in ("out", "data", "pools")
-        )
+        paths: dict[str, Any] = {
+            name: settings[name] and Path(settings[name]) for name in ("out", "data", "pools")
+        }
         choice = PaperChoice(encoder=settings["encoder"], views=settings["views"])
-        cache, device = settings["cache"], settings["device"]
-        return cls(out or Path(), data, pools, choice, cache, device=device)
+        return cls(**paths, choice=choice, cache=settings["cache"], device=settings["device"])
 
     def views_for(self, spelling: str) -> int:
         """Return the number of crops per image that a method draws from."""
@@ -136,11 +142,12 @@ class PlanResults:
     done: int = 0  # cells that were measured now
     samples: frozenset[str] = frozenset()  # data sets that are not the paper's, whatever their name
     undivided: frozenset[str] = frozenset()  # those without test images: each draw holds others out
+    pools: Mapping[str, str] = field(default_factory=dict)  # what they consist of, by data set
 
     def marks(self) -> dict[str, str]:
         """Return a letter for each reason, by which a table points to it."""
-        found = dict.fromkeys(self.reasons.values())
-        return {reason: _letters(place) for place, reason in enumerate(found)}
+        reasons = dict.fromkeys(self.reasons.values())
+        return {reason: _letters(i) for i, reason in enumerate(reasons)}
 
     def reason_lines(self) -> list[str]:
         """Return each reason once, with its letter and how many cells it concerns."""
@@ -149,29 +156,20 @@ class PlanResults:
         return [f"[{mark}] {counts[reason]} of the cells: {reason}" for reason, mark in marks]
 
 
-def _letters(place: int) -> str:
+def _letters(index: int) -> str:
     """Return a, b and so on; after z comes aa."""
-    before, last = divmod(place, 26)
-    return (_letters(before - 1) if before else "") + chr(ord("a") + last)
-
-
-def check_folder(out: Path) -> None:
-    """Raise if a folder holds something else than cells of the paper."""
-    if out.exists() and not out.is_dir():
-        raise RunError(f"{out} is no folder; choose another name with -o")
-    strange = out.exists() and any(not is_ours(file.name) for file in out.iterdir())
-    if strange and not ((out / CELLS).exists() or (out / CELLS).with_suffix("").is_dir()):
-        raise RunError(f"{out} is not empty and holds no {CELLS}; choose another folder with -o")
+    quotient, last = divmod(index, 26)
+    return (_letters(quotient - 1) if quotient else "") + chr(ord("a") + last)
 
 
 def find_data(dataset: str, data: Path | None) -> str:
-    """Return a data set as it is typed elsewhere; raise a DataError that says where to put it."""
+    """Return the spelling of a data set; raise a DataError if it is missing."""
     if dataset == "emoji":
         return dataset
     if data is None:
-        raise DataError(f"{dataset}: say where the data sets are, with --data DIR")
+        raise DataError(f"{dataset}: pass the folder of the data sets with --data DIR")
     if not data.is_dir():
-        raise DataError(f"there is no folder {data}; say where the data sets are, with --data DIR")
+        raise DataError(f"there is no folder {data}; pass that of the data sets with --data DIR")
     benchmark = BENCHMARKS.get(dataset)
     if benchmark is not None:
         from promptboost.data.benchmarks import survey_benchmark
@@ -179,12 +177,12 @@ def find_data(dataset: str, data: Path | None) -> str:
         survey = survey_benchmark(benchmark, data)
         if survey.complete:
             return f"{dataset}:{data}"
-        # A folder of classes that bears its name is a sample of it, not the benchmark.
+        # A folder of classes of that name is a sample, not the benchmark.
         if not (data / dataset).is_dir() or survey.lists is not None:
             where = data / benchmark.folders[0]
             raise DataError(
                 f"{dataset} is not in {where}, or not whole: promptboost data check {dataset} {data} "
-                "tells what to get"
+                "prints what is missing"
             )
     if not (data / dataset).exists():
         raise DataError(f"there is no data set {dataset} in {data}")
@@ -192,7 +190,7 @@ def find_data(dataset: str, data: Path | None) -> str:
 
 
 def find_sentences(dataset: str, pools: Path | None) -> str | None:
-    """Return the file or folder of sentences of a data set; None for the emoji, which have their own."""
+    """Return the file or folder of sentences of a data set; None for emoji, whose are built in."""
     if pools is not None and pools.is_dir():
         for path in sorted(pools.iterdir()):
             named = path.stem if path.suffix in _SUFFIXES[:2] else path.name
@@ -202,7 +200,7 @@ def find_sentences(dataset: str, pools: Path | None) -> str | None:
     if dataset == "emoji":
         return None
     if pools is None:
-        raise PoolError(f"{dataset}: say where the files of sentences are, with --pools DIR")
+        raise PoolError(f"{dataset}: pass the folder of sentence files with --pools DIR")
     raise PoolError(
         f"there are no sentences for {dataset} in {pools}; make them with promptboost pool build … "
         f"-o {pools / dataset}.jsonl"
@@ -210,7 +208,7 @@ def find_sentences(dataset: str, pools: Path | None) -> str | None:
 
 
 def two_classes(data: Any, pair: tuple[str, str]) -> Any:
-    """Keep the images of two classes; of the first two where these are not there."""
+    """Return the images of two classes, or of the first two if these are missing."""
     from promptboost.data import Dataset
 
     spelled = {name.casefold().replace("_", " "): name for name in data.class_names}
@@ -220,31 +218,21 @@ def two_classes(data: Any, pair: tuple[str, str]) -> Any:
 
 
 class PlanRunner:
-    """Data sets, pools and encoders, each read once for all plans, and the folder of cells.
+    """Runs plans: reads data sets, pools and encoders once, and writes the folder of cells.
 
-    Parameters
-    ----------
-    request : PaperRequest
-    say : callable, optional
-        Called with messages.
-    place : Placement, optional
-        Where fits run, and which of them; by default all of them, in this process.
+    The `placement` is where fits run, and which of them; by default all, in this process.
     """
 
     def __init__(
-        self,
-        request: PaperRequest,
-        say: Say = lambda _: None,
-        place: Placement | None = None,
+        self, request: PaperRequest, say: Say = lambda _: None, placement: Placement | None = None
     ) -> None:
-        check_folder(request.out)
+        check_folder(request.out, CELLS, CELLS, Path(CELLS).stem)
         self.request = request
         self._say = say
-        self._place = place or Placement()
-        self._cells = CellRunner(self._place, say)
+        self._placement = placement or Placement()
+        self._cells = CellRunner(self._placement, say)
         self._keys: dict[CellSpec, Key] = {}
         self._results: dict[str, Any] = {}
-        self._errors: dict[str, PromptBoostError] = {}
         self._comparisons: dict[tuple[object, ...], Comparison] = {}
         self._sources: dict[str, tuple[Any, Any]] = {}  # data and pool
         self._undivided: set[str] = set()  # data sets without test images
@@ -261,7 +249,7 @@ class PlanRunner:
         self._cells.close()
 
     def run(self, plan: PaperPlan) -> PlanResults:
-        """Measure the missing cells; a cell that fails has a reason, and the others go on."""
+        """Measure the missing cells; failed cells have a reason."""
         cells = sorted(plan.cells(), key=lambda cell: plan.encoders.index(cell.on))
         keys: dict[CellSpec, Key] = {}
         reasons: dict[CellSpec, str] = {}
@@ -271,14 +259,14 @@ class PlanRunner:
             except PromptBoostError as error:
                 reasons[cell] = " ".join(str(error).split())
         old = {cell for cell, key in keys.items() if key in self.log}
-        if self._place.merge and len(old) < len(keys):
+        if self._placement.merge and len(old) < len(keys):
             raise RunError(
                 f"{plan.name}: {len(keys) - len(old)} of {count(len(keys), 'cell')} are not in "
-                f"{self.request.out} yet; the same command without --merge does them, or says why it "
-                "cannot"
+                f"{self.request.out} yet; the same command without --merge runs them, or prints the "
+                "reason why it cannot"
             )
         problems = self._fill(plan.name, keys)
-        if self._place.share is None:
+        if self._placement.share is None:
             self.log.write()
         lines = {}
         for cell, key in keys.items():
@@ -294,16 +282,20 @@ class PlanRunner:
             len(lines.keys() - old),
             frozenset(name for name in plan.datasets if not self._is_benchmark(name)),
             frozenset(self._undivided.intersection(plan.datasets)),
+            {
+                name: consists_of(self._sources[name][1])
+                for name in plan.datasets
+                if name in self._sources
+            },
         )
 
     def _fill(self, title: str, keys: Mapping[CellSpec, Key]) -> dict[str, str]:
-        """Measure the missing cells, at home first; return why some could not be, by name."""
+        """Measure the missing cells, fits before transfers; return the reasons of failures by name."""
         homes = {self.log.name(self._key(cell.home)): cell.home for cell in keys}
         # A fit and its transfers are in the same part.
-        share = self._place.share
+        share = self._placement.share
         ours = homes if share is None else {name: homes[name] for name in share.of_units(homes)}
         problems: dict[str, str] = {}
-        # Fit once, at home, before any transfer.
         self._do(title, ours, problems)
         learned = {home for name, home in ours.items() if name not in problems}
         transfers = {self.log.name(key): cell for cell, key in keys.items() if cell.home in learned}
@@ -325,7 +317,7 @@ class PlanRunner:
 
         self._cells.run(self.log, job, units, self, title, request.progress, failed)
 
-    def do(self, order: Mapping[str, Any]) -> UnitResult:
+    def do(self, order: Mapping[str, Any]) -> bytes:
         """Measure one cell."""
         cell = CellSpec(*order["cell"])
         if cell.pair is not None:  # JSON has no tuples
@@ -347,10 +339,10 @@ class PlanRunner:
                 raise
             raise UnitError(f"the device has too little memory for {cell.on}") from error
         times = {"seconds": round(seconds, 3), "measured_at": round(time.time(), 3)}
-        return UnitResult(cell_file(key, [result], times))
+        return cell_file(key, [result], times)
 
     def _key(self, cell: CellSpec) -> Key:
-        """Return everything that decides a result."""
+        """Return the key of a cell."""
         if cell not in self._keys:
             home, target = self._encoder(cell.home.on), self._encoder(cell.on)
             comparison = self._comparison(cell, 0)
@@ -373,19 +365,31 @@ class PlanRunner:
                 "on_weights": target.fingerprint,
                 "code": code_of(type(make_method(cell.method))),
                 "views": self.request.views_for(cell.method),
+                "view_scale": crop_scale(cell.method),
                 "classes": "" if cell.pair is None else "+".join(comparison.data.class_names),
             }
         return self._keys[cell]
 
     def _comparison(self, cell: CellSpec, views: int) -> Comparison:
-        """Return a draw of a data set; only a few are kept, as their embeddings take memory."""
-        name = cell.dataset, cell.shots, cell.seed, views, cell.source, cell.pair
+        """Return the comparison of a draw; only the last few are cached, to save memory."""
+        name = (
+            cell.dataset,
+            cell.shots,
+            cell.seed,
+            views,
+            crop_scale(cell.method),
+            cell.source,
+            cell.pair,
+        )
         if name not in self._comparisons:
             source, prompts = self._paths(cell.dataset)
             k, seed = _draw(cell)
+            pool: dict[str, Any] = paper_pool(prompts, source)
             request = CompareRequest(
                 *(source, self.request.out, ("tpb",), (k,), (seed,), cell.source),
-                words=FitConfig(prompts=prompts, views=views),
+                words=FitConfig(
+                    prompts=prompts, views=views, view_scale=crop_scale(cell.method), **pool
+                ),
                 cache=self.request.cache,
                 progress=self.request.progress,
                 device=self.request.device,
@@ -412,30 +416,29 @@ class PlanRunner:
 
     def _once(self, name: str, work: Callable[[], T]) -> T:
         """Return the result of the first call of that name, or raise its error again."""
-        if name in self._errors:
-            raise self._errors[name]
-        try:
-            if name not in self._results:
+        if name not in self._results:
+            try:
                 self._results[name] = work()
-            result: T = self._results[name]
-            return result
-        except PromptBoostError as error:
-            self._errors[name] = error
-            raise
+            except PromptBoostError as error:
+                self._results[name] = error
+        result: T = self._results[name]
+        if isinstance(result, PromptBoostError):
+            raise result
+        return result
 
     def _is_benchmark(self, dataset: str) -> bool:
-        """Return whether a data set is the paper's own, and whole, or missing."""
+        """Return whether a data set is the complete benchmark, or a missing one."""
         try:
             return self._paths(dataset)[0].startswith(f"{dataset}:")
         except PromptBoostError:
             return dataset in BENCHMARKS
 
     def _encoder(self, name: str) -> Encoder:
-        """Open an encoder; three at a time, for the memory that they take."""
+        """Load an encoder; only the last three are cached, to save memory."""
         encoder = self._once(
             f"encoder {name}", lambda: Embedder(_opened(name, self.request.device), self._store)
         )
-        opened = [key for key in self._results if key.startswith("encoder ")]
+        opened = [key for key, result in self._results.items() if isinstance(result, Embedder)]
         for key in opened[:-3]:
             del self._results[key]
         return encoder
@@ -447,7 +450,7 @@ class PlanRunner:
         return EmbeddingStore() if self.request.cache else None
 
     def _measure(self, spec: CellSpec, key: Key) -> tuple[Result, float]:
-        """Fit, or load the fit at home, and measure on one encoder."""
+        """Fit, or load the fit, and measure on one encoder."""
         comparison = self._comparison(spec, self.request.views_for(spec.method))
         cell = Cell(spec.method, make_method(spec.method), *_draw(spec))
         draw = comparison.draw(cell.shots, cell.seed)
@@ -468,13 +471,14 @@ class PlanRunner:
             seconds = time.perf_counter() - start
             save_fitted(fitted, folder)
             return _figures(fitted, draw, spec), seconds
-        there = carried(fitted, cell.method.carries_over, target)
-        result = _figures(there, draw, spec, at_home=False)
+        templates = comparison.pool.templates
+        fitted = transferred(fitted, cell.method.carries_over, target, templates)
+        result = _figures(fitted, draw, spec, at_home=False)
         return result, time.perf_counter() - start
 
 
 def open_worker(request: Mapping[str, Any]) -> PlanRunner:
-    """Make the worker of another process."""
+    """Return the worker of another process."""
     return PlanRunner(PaperRequest.from_settings(request))
 
 
@@ -483,7 +487,7 @@ def _figures(
 ) -> Result:
     from promptboost.paper.scene import by_round, repeated_share, rounds_of, shown
 
-    measured = figures(fitted, draw, learned_there=at_home)
+    measured = figures(fitted, draw, at_home=at_home)
     result = {
         "accuracy": measured["accuracy"],
         "learn_accuracy": measured["learn_accuracy"],
@@ -494,10 +498,10 @@ def _figures(
         result["by_round"] = by_round(ensemble, fitted.origin.encoder, draw)
         result["repeated"] = repeated_share(ensemble)
         if cell.pair is not None:
-            result["picture"] = shown(ensemble, fitted.origin.encoder, draw)
+            result["scene"] = shown(ensemble, fitted.origin.encoder, draw)
     if fitted.origin.method.partition("?")[0] == "pez" and (words := fitted.words()):
         names = fitted.origin.class_names
-        shown_class = names.index("pug") if "pug" in names else 0  # which the paper shows
+        shown_class = names.index("pug") if "pug" in names else 0  # as in the paper
         result["example"] = next(iter(words[shown_class]))
     return result
 
@@ -507,10 +511,10 @@ def _opened(name: str, device: str | None) -> Encoder:
         return load_encoder(name, device=device)
     except PromptBoostError:
         raise
-    except Exception as error:  # a hub that cannot be reached, a device that is not there
+    except Exception as error:  # such as a hub that is not reachable, or a missing device
         raise EncoderError(f"{name} cannot be loaded: {error}") from error
 
 
 def _draw(cell: CellSpec) -> tuple[int, int]:
-    """Return shots and seed of the draw that is measured on; zero-shot methods take the first."""
+    """Return shots and seed of the draw; zero-shot methods use the first."""
     return (cell.shots, cell.seed) if cell.shots else (1, 1)

@@ -1,4 +1,4 @@
-"""Boosting round by round: accuracies, copies, and a drawing of sentences and images."""
+"""Boosting round by round: accuracies, copies, and a drawing of prompts and images."""
 
 import base64
 import io
@@ -54,13 +54,13 @@ def repeated_share(ensemble: PromptEnsemble) -> float | None:
         for round_ in ensemble.rounds
         for name, bank in round_.banks.items()
         for prompt, number in bank.items()
-        if prompt != fill(round_.template, name)  # with which a round begins
+        if prompt != fill(round_.template, name)  # the initial prompt of a round
     ]
     return float(np.mean([number > 1 for number in copies])) if copies else None
 
 
 def shown(ensemble: PromptEnsemble, encoder: Encoder, draw: FewShotTask) -> dict[str, Any]:
-    """Return the content of a drawing: the prompts of each round, and its answers for the images."""
+    """Return the content of a drawing: the prompts and predictions of each round."""
     rows = draw.learn.images.rows(encoder)
     heads = [replace(ensemble, rounds=(round_,)).embed(encoder) for round_ in ensemble.rounds]
     answers = [head.predict_index(rows) for head in heads]
@@ -83,7 +83,7 @@ def shown(ensemble: PromptEnsemble, encoder: Encoder, draw: FewShotTask) -> dict
 
 
 def _jpeg(image: "Image") -> str:
-    """Return the middle of an image, small, as text."""
+    """Return a thumbnail as base64."""
     from PIL import ImageOps
 
     small = ImageOps.fit(image, (2 * _SIDE, 2 * _SIDE))
@@ -101,10 +101,7 @@ _RIGHT, _WRONG = "#0b6e69", "#c0392b"
 
 
 def draw_scene(scene: Mapping[str, Any], about: str = "") -> str:
-    """Draw each round: the sentences of both classes, and its images, the wrong ones crossed out.
-
-    `about` is a line below the title.
-    """
+    """Draw the prompts of each round and the images, errors crossed out; `about` is a subtitle."""
     names = " and ".join(scene["classes"])
     title = f"{names}: prompts of each round, and the images, crossed out where it is wrong"
     parts = [text(16, 26, title, "title")]

@@ -1,8 +1,6 @@
-"""A table in the paper's layout: ours, the paper's, the difference, and whether it is within tolerance."""
+"""Tables in the paper's layout, with our numbers, the paper's, and the differences."""
 
-import csv
-import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
@@ -11,18 +9,14 @@ from typing import Any
 import numpy as np
 
 from promptboost.compare.cells import Result
-from promptboost.compare.summary import Curve, accuracy_figure, mean_and_spread
+from promptboost.compare.summary import Curve, accuracy_figure, mean_and_spread, to_csv
 from promptboost.io import write_text
-from promptboost.paper.plans import CellSpec, PaperPlan, Slot
+from promptboost.paper.plans import DIFFERENCES, TITLES, CellSpec, PaperPlan, Slot
 from promptboost.paper.published import PublishedNumber, published
 from promptboost.paper.runner import KEY, PaperRequest, PlanResults
-from promptboost.report.figures import as_text
+from promptboost.report.svg import as_text
 
 _RIGHT, _WRONG = "✓", "✗"
-_FIELDS = (
-    *("ours", "deviation", "cells", "of", "paper", "paper_deviation", "difference"),
-    *("tolerance", "within", "why_not"),
-)
 _MEASURED = ("accuracy", "learn_accuracy", "bank_size", "repeated", "seconds")
 _MOST_COLUMNS = 14
 _LINE = 96  # letters of a line above a figure
@@ -30,17 +24,17 @@ _LINE = 96  # letters of a line above a figure
 
 @dataclass(frozen=True)
 class Number:
-    """One number of a table: what was measured, and what the paper prints."""
+    """One number of a table: ours and the paper's."""
 
     slot: Slot
-    mean: float | None  # in percent; None where nothing is there
-    deviation: float | None  # mean of the deviations over seeds; None of one seed
-    cells: int  # how many measurements it is the mean of
-    of: int  # and how many it should be
-    paper: PublishedNumber | None = None  # None where the paper has none, or another experiment
+    mean: float | None  # in percent; None without results
+    deviation: float | None  # mean of the deviations over seeds; None for one seed
+    cells: int  # number of measurements in the mean
+    of: int  # number of measurements if complete
+    paper: PublishedNumber | None = None  # None if the paper has none, or of another experiment
     tolerance: float = 0.0
-    why_not: str = ""  # why it is not there, not whole, or not compared
-    reasons: tuple[str, ...] = ()  # why cells of it are not there
+    why_not: str = ""  # why it is missing, incomplete, or not compared
+    reasons: tuple[str, ...] = ()  # why cells are missing
 
     @property
     def difference(self) -> float | None:
@@ -51,10 +45,25 @@ class Number:
 
     @property
     def within(self) -> bool | None:
-        """Whether the difference is within the tolerance; None where there is nothing to compare."""
-        # Both are rounded as the paper prints: at the edge, what is shown decides.
+        """Whether the difference, rounded as shown, is within the tolerance; None without one."""
         off = self.difference
         return None if off is None else round(abs(off), 2) <= self.tolerance
+
+    def record(self) -> dict[str, Any]:
+        """Return a JSON-serializable record."""
+        paper = self.paper
+        return {
+            "ours": self.mean,
+            "deviation": self.deviation,
+            "cells": self.cells,
+            "of": self.of,
+            "paper": None if paper is None else paper.value,
+            "paper_deviation": None if paper is None else paper.deviation,
+            "difference": self.difference,
+            "tolerance": None if paper is None else self.tolerance,
+            "within": self.within,
+            "why_not": self.why_not,
+        }
 
     def __str__(self) -> str:
         paper = None if self.paper is None else f"{self.paper.value:.2f}"
@@ -82,7 +91,7 @@ class Sheet:
 
     @property
     def columns(self) -> list[str]:
-        """What the columns are called, in order."""
+        """The column names, in order."""
         return list(dict.fromkeys(number.slot.column for number in self.numbers))
 
     def rows(self) -> dict[tuple[str, ...], dict[str, Number]]:
@@ -93,14 +102,14 @@ class Sheet:
         return rows
 
     def grid(self) -> tuple[list[str], list[list[str]]]:
-        """Return header and rows as text; of very many columns, some."""
+        """Return header and rows as text; tables with many columns are thinned."""
         columns = self.columns
         step = -(-len(columns) // _MOST_COLUMNS)
         columns = columns[::-step][::-1]
         marks = self.measured.marks()
         lines = [
-            [*row, *(_marked(found[name], marks) if name in found else "" for name in columns)]
-            for row, found in self.rows().items()
+            [*row, *(_marked(numbers[name], marks) if name in numbers else "" for name in columns)]
+            for row, numbers in self.rows().items()
         ]
         return [*self.plan.head, *columns], lines
 
@@ -110,8 +119,8 @@ class Sheet:
         return [number for number in self.numbers if number.within is not None]
 
     def notes(self) -> list[str]:
-        """Return what a reader should know of the numbers."""
-        notes = list(self.plan.notes)
+        """Return notes about the numbers."""
+        notes: list[str] = []
         if self.compared:
             good = sum(bool(number.within) for number in self.compared)
             notes.append(
@@ -132,13 +141,16 @@ class Sheet:
         if self.measured.undivided and len({bool(slot.shots) for slot in self.plan.slots}) == 2:
             names = ", ".join(sorted(self.measured.undivided))
             notes.append(
-                f"Without test images of their own: {names}. What learns is measured on the images that "
-                "its draw leaves, what does not learn once, on those that draw 1 of 1 shot leaves."
+                f"Without test images of their own: {names}. Methods that learn are measured on the "
+                "images that their draw leaves, others once, on those that draw 1 of 1 shot leaves."
             )
+        ran = dict.fromkeys(n.slot.method for n in self.numbers if n.mean is not None)
+        notes += [f"{TITLES[m]}: {DIFFERENCES[m]}." for m in ran if m in DIFFERENCES]
+        notes += [f"Pool of {name}: {text}." for name, text in self.measured.pools.items()]
         return notes + self._words()
 
     def _words(self) -> list[str]:
-        """Return what the text of this table says of prompts: copies, examples, the paper's own."""
+        """Return notes about prompts: copies, examples, and those in the paper."""
         lines = self.measured.lines.values()
         notes = []
         repeated = [
@@ -159,7 +171,7 @@ class Sheet:
         return [*notes, f"In the paper – {'; '.join(printed)}"] if printed else notes
 
     def markdown(self) -> str:
-        """Write the table as a page."""
+        """Return the table as a Markdown page."""
         head, rows = self.grid()
         left = len(self.plan.head)
         page = [
@@ -177,29 +189,28 @@ class Sheet:
         return "\n".join(page) + "\n"
 
     def csv(self) -> str:
-        """Write one line for each number."""
-        head = (*(name.lower() for name in self.plan.head), "column", *_FIELDS)
-        return _csv(
-            head,
-            ([*number.slot.row, number.slot.column, *_values(number)] for number in self.numbers),
-        )
+        """Return the numbers as CSV."""
+        head = [*map(str.lower, self.plan.head), "column"]
+        rows = [
+            dict(zip(head, (*number.slot.row, number.slot.column), strict=True)) | number.record()
+            for number in self.numbers
+        ]
+        return to_csv([{name: _rounded(value) for name, value in row.items()} for row in rows])
 
     def cells_csv(self) -> str:
-        """Write one line for each cell, with all that it is kept under."""
-        lines = self.measured.lines.values()
-        head = (*KEY, *_MEASURED)
-        return _csv(head, ([line.get(name, "") for name in head] for line in lines))
+        """Return the cells and their keys as CSV."""
+        return to_csv(list(self.measured.lines.values()), (*KEY, *_MEASURED))
 
     def figure(self) -> str:
-        """Draw the numbers of a figure; with the paper's."""
+        """Return our numbers and the paper's as SVG."""
         shots = sorted({int(name) for name in self.columns})
         panels: dict[str, list[Curve]] = {}
-        for row, found in self.rows().items():
+        for row, numbers in self.rows().items():
             title, name = (row[0], row[1]) if len(row) > 1 else (self.plan.source, row[0])
-            points = {int(c): number for c, number in found.items() if number.mean is not None}
+            points = {int(c): number for c, number in numbers.items() if number.mean is not None}
             panels.setdefault(title, [])
             lacking = next((number for number in points.values() if number.cells < number.of), None)
-            if lacking is not None:  # such a line lies elsewhere for other reasons, too
+            if lacking is not None:
                 name = f"{name} [{lacking.cells} of {lacking.of}]"
             if points:
                 panels[title].append(_curve(name, points))
@@ -215,9 +226,9 @@ class Sheet:
 
 
 def _marked(number: Number, marks: Mapping[str, str]) -> str:
-    """Return a number as text, with what stands for the reasons why it is not whole."""
-    found = ", ".join(marks[reason] for reason in number.reasons)
-    return f"{number} [{found}]" if found else str(number)
+    """Return a number as text, with the marks of its reasons."""
+    letters = ", ".join(marks[reason] for reason in number.reasons)
+    return f"{number} [{letters}]" if letters else str(number)
 
 
 def _curve(name: str, points: Mapping[int, Number], *, theirs: bool = False) -> Curve:
@@ -240,13 +251,13 @@ def _curve(name: str, points: Mapping[int, Number], *, theirs: bool = False) -> 
 
 
 def make_sheet(plan: PaperPlan, measured: PlanResults) -> Sheet:
-    """Put the results of a plan into its layout, with the paper's numbers."""
-    known = {number.key: number for number in published(plan.name)}
-    return Sheet(plan, tuple(_number(slot, plan, measured, known) for slot in plan.slots), measured)
+    """Return the results of a plan with the paper's numbers."""
+    paper = {number.key: number for number in published(plan.name)}
+    return Sheet(plan, tuple(_number(slot, plan, measured, paper) for slot in plan.slots), measured)
 
 
 def _number(
-    slot: Slot, plan: PaperPlan, measured: PlanResults, known: Mapping[Any, PublishedNumber]
+    slot: Slot, plan: PaperPlan, measured: PlanResults, by_key: Mapping[Any, PublishedNumber]
 ) -> Number:
     seeds = plan.seeds if slot.shots else (0,)
     means: list[float] = []
@@ -255,24 +266,21 @@ def _number(
     reasons: dict[str, None] = {}
     for dataset in slot.datasets:
         for on in slot.encoders:
-            spec = dataset, slot.spelling(dataset), slot.shots
+            spec = dataset, slot.spelling(dataset, plan.source), slot.shots
             keys = [CellSpec(*spec, seed, on, plan.source, plan.pair) for seed in seeds]
-            found = [
-                value
-                for key in keys
-                if (value := _value(slot, measured.lines.get(key))) is not None
-            ]
-            cells += len(found)
+            lines = [measured.lines[key] for key in keys if key in measured.lines]
+            values = [value for line in lines if (value := _value(slot, line)) is not None]
+            cells += len(values)
             reasons |= dict.fromkeys(measured.reasons[k] for k in keys if k in measured.reasons)
-            if found:
-                mean, spread = mean_and_spread(found)
+            if values:
+                mean, spread = mean_and_spread(values)
                 means.append(100 * mean)
-                if len(found) > 1:
+                if len(values) > 1:
                     deviations.append(100 * spread)
     source = plan.source if slot.shots else ""
     key = slot.dataset, slot.method, slot.shots or None, source, slot.target, slot.setting
     strange = measured.samples.intersection(slot.datasets)
-    paper = None if slot.changed or strange else known.get(key)
+    paper = None if slot.changed or strange else by_key.get(key)
     return Number(
         slot,
         float(np.mean(means)) if means else None,
@@ -286,57 +294,33 @@ def _number(
     )
 
 
-def _value(slot: Slot, line: Result | None) -> float | None:
-    """Return the share of images that a slot is about."""
-    if line is None:
-        return None
+def _value(slot: Slot, line: Result) -> float | None:
+    """Return the accuracy of a slot."""
     if slot.rounds is None:
         return float(line["accuracy"])
     rounds = line.get("by_round") or []
     return float(rounds[slot.rounds - 1][not slot.on_shots]) if len(rounds) >= slot.rounds else None
 
 
-def _values(one: Number) -> list[object]:
-    paper = one.paper
-    numbers = (
-        one.mean,
-        one.deviation,
-        one.cells,
-        one.of,
-        None if paper is None else paper.value,
-        None if paper is None else paper.deviation,
-        one.difference,
-        None if paper is None else one.tolerance,
-    )
-    shown = ["" if n is None else round(n, 4) for n in numbers]
-    return [*shown, "" if one.within is None else str(one.within).lower(), one.why_not]
+def _rounded(value: object) -> object:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return round(value, 4) if isinstance(value, float) else value
 
 
 def write_sheet(sheet: Sheet, request: PaperRequest) -> list[Path]:
     """Write the files of one table or figure into its folder."""
     folder = request.out / sheet.plan.name
-    files = {
-        "table.md": sheet.markdown(),
-        "table.csv": sheet.csv(),
-        "cells.csv": sheet.cells_csv(),
-    }
+    files = {"table.md": sheet.markdown(), "table.csv": sheet.csv(), "cells.csv": sheet.cells_csv()}
     if sheet.plan.pair is not None:
         from promptboost.paper.scene import draw_scene
 
         for line in sheet.measured.lines.values():
-            if line.get("picture"):
-                files["figure.svg"] = draw_scene(line["picture"], sheet.plan.at_hand)
+            if line.get("scene"):
+                files["figure.svg"] = draw_scene(line["scene"], sheet.plan.at_hand)
     elif sheet.plan.entry.kind == "figure" and (drawn := sheet.figure()):
         files["figure.svg"] = drawn
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         write_text(folder / name, text, follow=False)
     return [folder / name for name in files]
-
-
-def _csv(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(head)
-    writer.writerows(rows)
-    return text.getvalue()

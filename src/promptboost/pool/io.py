@@ -1,7 +1,8 @@
-"""Saved pools: everything as JSON Lines, or the texts alone as ``{"class": ["sentence", …]}``."""
+"""Saved pools: a line about the pool, then one prompt per line, as JSON Lines."""
 
 import json
 from collections.abc import Container, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -9,7 +10,7 @@ from promptboost.errors import FileFormatError, PoolError
 from promptboost.io import load_json, open_regular, replacing, unique
 from promptboost.pool.pool import ClassPrompts, Prompt, PromptPool
 from promptboost.pool.templates import check_templates
-from promptboost.pool.text import check_class_names, control_character
+from promptboost.pool.text import MAX_CHARACTERS, check_class_names, control_character, is_visible
 
 #: The version of the lines; a change that older versions cannot read makes it larger.
 SCHEMA = 1
@@ -20,15 +21,14 @@ _LINES = (".jsonl", ".ndjson")
 # json.loads and json.dumps with options would create these for each line.
 _decode = json.JSONDecoder(object_pairs_hook=unique).decode
 _encode = json.JSONEncoder(ensure_ascii=False).encode
+# Of a text that joins a template, the phrase in it, and a sentence.
+_MAX_CHARACTERS = 4 * MAX_CHARACTERS
 # Marks the first line of a pool, within so many bytes: a line can be of any length.
 _MARK, _FIRST = b'"promptboost_pool"', 1000
 
 
 def save_pool(pool: PromptPool, path: str | Path) -> None:
-    """Write a pool to a file, whole or not at all; one prompt at a time.
-
-    A ``.jsonl`` file holds everything: a line about the pool, then one prompt per line. A ``.json``
-    file holds ``{"class": ["sentence", …]}`` only, which other programs read.
+    """Write a pool to a ``.jsonl`` file, whole or not at all; one prompt at a time.
 
     Examples
     --------
@@ -37,46 +37,23 @@ def save_pool(pool: PromptPool, path: str | Path) -> None:
     >>> pool = build_pool(["owl"], templates=["a {}."], descriptions={"owl": ["round eyes"]})
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save_pool(pool, Path(folder, "birds.jsonl"))
-    ...     save_pool(pool, Path(folder, "birds.json"))
     ...     load_pool(Path(folder, "birds.jsonl")) == pool
-    ...     load_pool(Path(folder, "birds.json")).texts("owl")
     True
-    ('an owl.', 'round eyes')
     """
     path = Path(path)
-    as_lines = keeps_everything(path)
+    if path.suffix.lower() not in _LINES:
+        raise PoolError(f"{path}: the name of a pool ends in .jsonl")
     try:
         with replacing(path) as partial, partial.open("w", encoding="utf-8", newline="\n") as file:
-            if as_lines:
-                file.writelines(_lines(pool))
-            else:
-                _write_object(pool, file)
+            file.writelines(_lines(pool))
     except OSError as error:
         raise PoolError(f"cannot write the pool {path}: {error.strerror}") from error
 
 
 def load_pool(path: str | Path) -> PromptPool:
-    """Read a pool that :func:`save_pool` wrote.
-
-    ``.json`` files have no templates, only sentences. To join them with templates, pass them to
-    :func:`build_pool`.
-    """
-    path = Path(path)
-    if keeps_everything(path):
-        try:
-            with open_regular(path) as file:
-                return PoolReader(str(path)).read(file)
-        except OSError as error:
-            raise PoolError(f"cannot read the pool {path}: {error.strerror}") from error
-    from promptboost.pool.readers import read_descriptions
-
-    prompts = {}
-    for name, texts in read_descriptions(path).items():
-        if not texts:
-            raise FileFormatError(f"{path}: the class {name!r} has no sentences; add one")
-        prompts[name] = ClassPrompts(name)
-        prompts[name].extend_product(f"descriptions:{path.name}", None, texts)
-    return PromptPool(check_class_names(tuple(prompts)), (), tuple(prompts.values()))
+    """Read a pool that :func:`save_pool` wrote as JSON Lines."""
+    with _opened(path) as file:
+        return PoolReader(str(path)).read(file)
 
 
 def is_saved_pool(path: str | Path) -> bool:
@@ -84,31 +61,23 @@ def is_saved_pool(path: str | Path) -> bool:
     path = Path(path)
     if path.suffix.lower() not in _LINES or not path.is_file():
         return False
-    try:
-        with open_regular(path) as file:
-            return _MARK in file.readline(_FIRST)
-    except OSError as error:
-        raise PoolError(f"cannot read the pool {path}: {error.strerror}") from error
+    with _opened(path) as file:
+        return _MARK in file.readline(_FIRST)
 
 
 def saved_templates(path: str | Path) -> tuple[str, ...]:
     """Return the templates of a saved pool; only its first line is read."""
+    with _opened(path) as file:
+        return PoolReader(str(path)).first_line(file)[2]
+
+
+@contextmanager
+def _opened(path: str | Path) -> Iterator[IO[bytes]]:
     try:
         with open_regular(path) as file:
-            return PoolReader(str(path)).first_line(file)[2]
+            yield file
     except OSError as error:
         raise PoolError(f"cannot read the pool {path}: {error.strerror}") from error
-
-
-def keeps_everything(path: Path) -> bool:
-    """Return whether a file of this name keeps all of a pool, or its sentences alone."""
-    suffix = path.suffix.lower()
-    if suffix not in (*_LINES, ".json"):
-        raise PoolError(
-            f"{path}: the name of a pool ends in .jsonl (everything) or .json (class names and "
-            "sentences only)"
-        )
-    return suffix in _LINES
 
 
 def _lines(pool: PromptPool) -> Iterator[str]:
@@ -121,6 +90,9 @@ def _lines(pool: PromptPool) -> Iterator[str]:
         "missing": pool.missing,
         "unused": pool.unused,
     }
+    named = zip(pool.class_names, pool.phrases, strict=True)
+    if phrases := {name: phrase for name, phrase in named if phrase != name}:
+        header["phrases"] = phrases
     yield _encode(header) + "\n"
     for name in pool.class_names:
         for prompt in pool.prompts(name):
@@ -129,15 +101,6 @@ def _lines(pool: PromptPool) -> Iterator[str]:
                 if (value := getattr(prompt, field)) is not None:
                     line[field] = value
             yield _encode(line) + "\n"
-
-
-def _write_object(pool: PromptPool, file: IO[str]) -> None:
-    separator = "{\n"
-    for name in pool.class_names:
-        texts = _encode(list(pool.texts(name)))
-        file.write(f"{separator}{_encode(name)}: {texts}")
-        separator = ",\n"
-    file.write("\n}\n")
 
 
 class PoolReader:
@@ -158,7 +121,8 @@ class PoolReader:
     def read(self, lines: IO[bytes]) -> PromptPool:
         """Read everything."""
         header, names, templates = self.first_line(lines)
-        prompts = {name: ClassPrompts(name) for name in names}
+        phrases = header.get("phrases", {})
+        prompts = {name: ClassPrompts(phrases.get(name, name)) for name in names}
         count = 0
         for self._number, line in enumerate(lines, start=2):
             if line.strip():
@@ -167,9 +131,8 @@ class PoolReader:
                 count += 1
         if count != header["prompts"]:
             raise FileFormatError(
-                f"{self._file} ends after {count} prompts, and its first line says "
-                f"{header['prompts']}: copy or save it again, or, if you edited it, write "
-                f'"prompts": {count} in its first line'
+                f"{self._file} ends after {count} prompts instead of {header['prompts']}, the number in "
+                "its first line: copy or save it again, or, if you edited it, correct that number"
             )
         for name in names:
             if not prompts[name]:
@@ -186,17 +149,23 @@ class PoolReader:
             raise self._bad(
                 'is not that of a saved pool, {"promptboost_pool": 1, …}; sentences of your own '
                 "become a pool with promptboost pool build, or with "
-                "build_pool(class_names, descriptions=read_descriptions(path))"
+                "read_pool(path, class_names)"
             )
         if schema > SCHEMA:
             raise self._bad(
-                f"says version {schema}, and this promptboost reads up to {SCHEMA}: "
+                f"has version {schema}, and this promptboost reads up to {SCHEMA}: "
                 "pip install --upgrade promptboost"
             )
         for key in ("class_names", "templates", "missing", "unused"):
             value = header.get(key)
             if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
                 raise self._bad(f'needs "{key}": a list of texts')
+        phrases = header.get("phrases", {})
+        if not isinstance(phrases, dict) or not all(
+            isinstance(text, str) and text.strip() and not control_character(text)
+            for text in phrases.values()
+        ):
+            raise self._bad('needs "phrases": a text for each class, without control characters')
         if type(header.get("prompts")) is not int:
             raise self._bad('needs "prompts": the number of lines that follow')
         return header
@@ -208,10 +177,12 @@ class PoolReader:
             raise self._bad(f"has the unknown field {sorted(unknown)[0]!r}; remove it")
         for field in dict.fromkeys(("class", "text", "source", *line)):
             value = line.get(field)
-            if not isinstance(value, str) or not value.strip():
+            if not isinstance(value, str) or not is_visible(value):
                 raise self._bad(f'needs "{field}": a text that is not empty')
             if control := control_character(value):
                 raise self._bad(f'has the control character {control} in "{field}"; remove it')
+            if len(value) > _MAX_CHARACTERS:
+                raise self._bad(f'has {len(value):,} characters in "{field}"; shorten or split it')
         if line["class"] not in classes:
             raise self._bad(f"is about {line['class']!r}, no class of the first line; add it there")
         values = {field: line.get(field) for field in FIELDS[1:]}

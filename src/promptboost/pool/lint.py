@@ -13,8 +13,7 @@ from promptboost.pool.sources import ClassMatch
 from promptboost.pool.text import NameFinder, singular, text_key
 
 _MARKUP = re.compile(
-    r"</?[a-z][^>]*>|&(?:[a-z]+|\#\d+);|https?://|\*\*|`|\{[a-z]*\}|^(?:[-*•]|\d{1,2}[.)])\s"
-    "|[\u00ad\u200b-\u200d\u2060\ufeff]",
+    r"</?[a-z][^>]*>|&(?:[a-z]+|\#\d+);|https?://|\*\*|`|\{[a-z]*\}|^(?:[-*•]|\d{1,2}[.)])\s",
     re.IGNORECASE,
 )
 _SENTENCE_END = re.compile(r"[.!?…][\"'”’)]*$")
@@ -55,8 +54,8 @@ class LintRule:
     code: str
     severity: Literal["issue", "tip"]
     title: str
-    meaning: str
     check: Callable[[LintContext], Iterable[str]]
+    meaning: str
 
 
 @dataclass(frozen=True)
@@ -70,19 +69,7 @@ class LintFinding:
 def lint(
     match: ClassMatch, class_names: Sequence[str], encoder: TokenCounter | None = None
 ) -> tuple[LintFinding, ...]:
-    """Check a source and its classes with every rule, in the order of the numbers.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> from promptboost.pool.sources import match_classes
-    >>> from promptboost.pool.readers.source import Source
-    >>> source = Source("mine", "plain", Path("mine.json"), {"Owl": ("Big eyes.", "big  Eyes.")})
-    >>> for finding in lint(match_classes(source, ["owl", "bat"]), ["owl", "bat"]):
-    ...     print(finding.rule.code, finding.rule.title, *finding.details)
-    PP001 Missing classes bat
-    PP012 Repeated sentences owl: “big  Eyes.”
-    """
+    """Check a source and its classes with every rule, in the order of the numbers."""
     context = LintContext(match, class_names, encoder)
     results = ((rule, tuple(rule.check(context))) for rule in RULES)
     return tuple(LintFinding(rule, details) for rule, details in results if details)
@@ -104,7 +91,7 @@ def _ambiguous(context: LintContext) -> Iterator[str]:
 def _loose(context: LintContext) -> Iterator[str]:
     for match in context.match.names.matches:
         if match.how in ("joined", "plural", "known name"):
-            yield f"{match.entry!r} is taken for {match.class_name!r} ({match.how})"
+            yield f"{match.entry!r} is matched with {match.class_name!r} ({match.how})"
 
 
 def _empty(context: LintContext) -> Iterator[str]:
@@ -156,7 +143,7 @@ def _fragments(context: LintContext) -> Iterator[str]:
         return
     texts = [text for _, text in context.texts()]
     ended = sum(_SENTENCE_END.search(text) is not None for text in texts)
-    # "a brown hen on her eggs in a nest" has no full stop, but says all that a sentence of a pool has to.
+    # "a brown hen on her eggs in a nest" has no full stop, but is a complete description.
     short = [text for text in texts if len(text.split()) <= _FRAGMENT_WORDS]
     if ended < _FEW * len(texts) and 2 * len(short) > len(texts):
         yield f"{len(texts) - ended} of {len(texts)} texts do not end as a sentence: “{short[0]}”"
@@ -174,108 +161,46 @@ def _plain_words(text: str) -> str:
     return f" {' '.join(singular(word) for word in _WORD.findall(text.casefold()))} "
 
 
+def _blank(context: LintContext) -> Iterator[str]:
+    return (f"{name}: {count}" for name, count in context.match.source.blank.items())
+
+
+def _skipped(context: LintContext) -> Iterator[str]:
+    return (f"{skipped.entry}: {skipped.reason}" for skipped in context.match.source.skipped)
+
+
+# fmt: off
 RULES = (
-    LintRule(
-        "PP001",
-        "issue",
-        "Missing classes",
-        "No name in the source is theirs. Give other names they go by in a file "
-        '{"class": ["other name", …]} as --synonyms; without sentences they have templates only.',
-        _missing,
-    ),
-    LintRule(
-        "PP002",
-        "issue",
-        "Names that fit in more than one way",
-        "Nothing was taken on a guess. Say which is meant with --synonyms, or rename one.",
-        _ambiguous,
-    ),
-    LintRule(
-        "PP003",
-        "tip",
-        "Names of no class",
-        "Their sentences are not used. If one is a class under another name, say so with --synonyms; "
-        "in a folder they may be files of another dataset.",
-        lambda context: context.match.names.unused,
-    ),
-    LintRule(
-        "PP004",
-        "tip",
-        "Names that met loosely",
-        "They are the same only without spaces and marks, in the plural, or because papers are known "
-        "to call the class of a benchmark so. Look whether that is right.",
-        _loose,
-    ),
-    LintRule(
-        "PP010",
-        "issue",
-        "Empty lists",
-        "The name is there and no sentence that can be used.",
-        _empty,
-    ),
-    LintRule(
-        "PP011",
-        "tip",
-        "Names with blank sentences",
-        "As many as said are left out.",
-        lambda context: (f"{name}: {n}" for name, n in context.match.source.blank.items()),
-    ),
-    LintRule(
-        "PP012",
-        "tip",
-        "Repeated sentences",
-        "They differ from an earlier one of the class in case and space at most; one is kept.",
-        _repeated,
-    ),
-    LintRule(
-        "PP013",
-        "issue",
-        "Control characters",
-        "Such sentences are a sign of a damaged or hostile file; they are left out.",
-        lambda context: (
-            f"{skipped.entry}: {skipped.reason}" for skipped in context.match.source.skipped
-        ),
-    ),
-    LintRule(
-        "PP014",
-        "tip",
-        "Markup or invisible characters",
-        "Tags, list marks, links, placeholders: the encoder reads them as words.",
-        _marked_up,
-    ),
-    LintRule(
-        "PP015",
-        "tip",
-        "Sentences that name another class and not their own",
-        "They may be right, or in the wrong list.",
-        _names_another,
-    ),
-    LintRule(
-        "PP016",
-        "issue",
-        "Sentences over the context length",
-        "The encoder reads their beginning only. Shorten them.",
-        _too_long,
-    ),
-    LintRule(
-        "PP017",
-        "tip",
-        "Fragments without a class",
-        "Most are no sentences. Read as --kind dclip they become “owl, which has large eyes.”",
-        _fragments,
-    ),
-    LintRule(
-        "PP018",
-        "tip",
-        "Texts without a word",
-        "They are used like the others. Take them out of the file; they say nothing about the class.",
-        _without_words,
-    ),
-    LintRule(
-        "PP020",
-        "tip",
-        "Stray files",
-        "They are not of the format of the folder and were not read.",
-        lambda context: context.match.source.stray,
-    ),
+    LintRule("PP001", "issue", "Missing classes", _missing,
+     'No name in the source matches. List other names in a file {"class": ["other '
+     'name", …]} as --synonyms; without sentences they have templates only.'),
+    LintRule("PP002", "issue", "Names that fit in more than one way", _ambiguous,
+     "They are not matched. Choose with --synonyms, or rename one."),
+    LintRule("PP003", "tip", "Names of no class", lambda context: context.match.names.unused,
+     "Their sentences are not used. If one is another name of a class, add it to --synonyms; in a "
+     "folder they may be files of another dataset."),
+    LintRule("PP004", "tip", "Names matched loosely", _loose,
+     "They are equal only without spaces and marks, in the plural, or by a list of names in papers. "
+     "Check that they are right."),
+    LintRule("PP010", "issue", "Empty lists", _empty,
+     "The class has no usable sentence."),
+    LintRule("PP011", "tip", "Names with blank sentences", _blank,
+     "The number of sentences that were left out."),
+    LintRule("PP012", "tip", "Repeated sentences", _repeated,
+     "They differ from an earlier one of the class in case and space at most; one is kept."),
+    LintRule("PP013", "issue", "Control characters", _skipped,
+     "They are left out. The file may be damaged or hostile."),
+    LintRule("PP014", "tip", "Markup", _marked_up,
+     "Tags, list marks, links, placeholders: the encoder reads them as words."),
+    LintRule("PP015", "tip", "Sentences that name another class and not their own", _names_another,
+     "They may be in the wrong list."),
+    LintRule("PP016", "issue", "Sentences over the context length", _too_long,
+     "The encoder reads their beginning only. Shorten them."),
+    LintRule("PP017", "tip", "Fragments without a class", _fragments,
+     "Most are no sentences. Read as --kind dclip they become “owl, which has large eyes.”"),
+    LintRule("PP018", "tip", "Texts without a word", _without_words,
+     "They are used like the others but contain no information about the class; remove them."),
+    LintRule("PP020", "tip", "Stray files", lambda context: context.match.source.stray,
+     "They are not of the format of the folder and were not read."),
 )
+# fmt: on

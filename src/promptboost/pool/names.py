@@ -1,8 +1,10 @@
 """Class names: match the names of a file with the classes; read names and synonyms from files."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from promptboost.pool.text import (
     clean,
     is_wnid,
     name_key,
+    plain_name,
+    wordnet_number,
 )
 
 Synonyms = Mapping[str, Sequence[str]]
@@ -67,44 +71,30 @@ class NameMatches:
         return entries
 
     def check_clear(self, where: str, way_out: str = "rename one") -> None:
-        """Raise PoolError if a name fits in more than one way; `where` says in which file."""
+        """Raise PoolError if a name fits in more than one way; `where` is the file."""
         for name in self.ambiguous:
             raise PoolError(
                 f"{where}: {' or '.join(map(repr, name.entries))} could be "
-                f"{' or '.join(map(repr, name.classes))} ({name.how}), and neither is taken on a "
-                f"guess; {way_out}"
+                f"{' or '.join(map(repr, name.classes))} ({name.how}), which is "
+                f"ambiguous; {way_out}"
             )
 
 
 def match_names(
     class_names: Sequence[str], entries: Iterable[str], synonyms: Synonyms | None = None
 ) -> NameMatches:
-    """Match the names of a file with classes.
+    """Match the names of a file, `entries`, with classes.
 
-    Spellings are tried from the strictest to the loosest: the same, another case, underscores and
-    hyphens; then `synonyms` and WordNet numbers; then SLASH for "/", CamelCase, the year of a car
-    at the other end, a word in brackets at the other end, spaces and marks left out, a plural; and
-    last, where the classes are those of a benchmark, their known names in papers. Where more than
-    one name or class matches at the strictest spelling that matches at all, none is chosen and the
-    names are reported as ambiguous.
-
-    Parameters
-    ----------
-    class_names : sequence of str
-    entries : iterable of str
-        The names a file uses.
-    synonyms : mapping of str to sequence of str, optional
-        Other names of a class, all of which belong to it unless they are another class's own.
-
-    Examples
-    --------
-    >>> matched = match_names(["2012 Audi R8", "hot dog"], ["Audi R8 2012", "HotDog", "sushi"])
-    >>> [(match.entry, match.how) for match in matched.matches], matched.unused
-    ([('Audi R8 2012', 'year first'), ('HotDog', 'camel case')], ('sushi',))
-    >>> match_names(["hot dog"], ["Hot_Dog", "HOT-DOG"]).ambiguous[0].entries
-    ('Hot_Dog', 'HOT-DOG')
+    Spellings are tried from the strictest to the loosest: those of ``STRICT``; then `synonyms` and WordNet
+    numbers; then those of ``LOOSE``; and last, where the classes are those of a benchmark, their known
+    names in papers. Where more than one name or class matches at the strictest spelling that matches at
+    all, none is chosen and the names are reported as ambiguous.
     """
-    matcher = _Matcher(class_names, entries)
+    # Classes that differ in their WordNet numbers only share what the file has under their name.
+    classes: dict[str, list[str]] = {}
+    for name in class_names:
+        classes.setdefault(plain_name(name) if wordnet_number(name) else name, []).append(name)
+    matcher = _Matcher(list(classes), entries)
     for spelling in STRICT:
         matcher.match_spelling(spelling)
     matcher.match_groups(_groups(synonyms or {}), "synonym")
@@ -114,9 +104,15 @@ def match_names(
         matcher.match_spelling(spelling)
     matcher.match_groups(_groups(names_of_benchmark(class_names)), "known name")
     order = {name: k for k, name in enumerate(class_names)}
+    matches = [
+        replace(match, class_name=name)
+        for match in matcher.matches
+        for name in classes[match.class_name]
+        if not is_wnid(match.entry) or wordnet_number(name) in (None, match.entry)
+    ]
     return NameMatches(
-        matches=tuple(sorted(matcher.matches, key=lambda match: order[match.class_name])),
-        missing=tuple(matcher.unmatched),
+        matches=tuple(sorted(matches, key=lambda match: order[match.class_name])),
+        missing=tuple(name for same in matcher.unmatched for name in classes[same]),
         unused=tuple(matcher.entries),
         ambiguous=tuple(matcher.ambiguous),
     )
@@ -133,8 +129,7 @@ class _Matcher:
 
     def match_spelling(self, spelling: Spelling) -> None:
         how, key_of = spelling
-        # All classes, not only unmatched ones: a name that also fits a class which has its own
-        # name is no safe match for another.
+        # All classes, not only unmatched ones: a name that also fits a matched class is ambiguous.
         classes = _by_key(self.classes, key_of)
         for key, entries in _by_key(self.entries, key_of).items():
             rivals = classes.get(key, [])
@@ -148,7 +143,7 @@ class _Matcher:
         entries_of = _by_key(self.entries, name_key)
         claims: dict[str, dict[str, None]] = {}
         for head, keys in groups.items():
-            # The name the others are given for is the class; else the only class among them.
+            # The key of the synonyms is the class; else the only class among them.
             candidates = [head] if head in class_of else keys
             owners = dict.fromkeys(class_of[key] for key in candidates if key in class_of)
             for entry in (entry for key in keys for entry in entries_of.get(key, ())):
@@ -171,7 +166,7 @@ class _Matcher:
 
 
 def _groups(synonyms: Synonyms) -> dict[str, dict[str, None]]:
-    # Dicts and not sets: the order of what is joined must not change from run to run.
+    # Dicts, not sets, keep the order the same in every run.
     groups: dict[str, dict[str, None]] = {}
     for name, others in synonyms.items():
         keys = dict.fromkeys(map(name_key, (name, *others)))
@@ -186,37 +181,16 @@ def _by_key(names: Iterable[str], key_of: Key) -> dict[str, list[str]]:
     return grouped
 
 
-_CALTECH: Synonyms = {
-    "face": ["off-center face", "centered face"],
-    "car side": ["side of a car"],
-    "cougar body": ["body of a cougar cat"],
-    "cougar face": ["face of a cougar cat"],
-    "crocodile head": ["head of a crocodile"],
-    "flamingo head": ["head of a flamingo"],
-    "snoopy": ["snoopy (cartoon beagle)"],
-    "yin yang": ["yin and yang symbol"],
-}
-_EUROSAT: Synonyms = {
-    "annual crop land": ["annual crop", "AnnualCrop"],
-    "herbaceous vegetation land": [
-        *("herbaceous vegetation", "HerbaceousVegetation", "brushland or shrubland")
-    ],
-    "highway or road": ["highway"],
-    "industrial buildings": ["industrial", "industrial buildings or commercial buildings"],
-    "pasture land": ["pasture"],
-    "permanent crop land": ["permanent crop", "PermanentCrop"],
-    "residential buildings": ["residential", "residential buildings or homes or apartments"],
-    "sea or lake": ["SeaLake", "lake or sea"],
-}
-_FLOWERS: Synonyms = {"pink-yellow dahlia": ["pink and yellow dahlia"], "ball moss": ["air plant"]}
-_IMAGENET: Synonyms = {"eft": ["newt"], "maillot": ["tights"]}
+#: Names of classes in papers, for each benchmark that has several.
+_KNOWN_NAMES = resources.files("promptboost.pool") / "data" / "known_names.json"
 
 
 def names_of_benchmark(class_names: Iterable[str]) -> Synonyms:
-    """Return the other names of a benchmark's classes; nothing for classes of one's own."""
+    """Return known names of the classes of a benchmark; nothing for other classes."""
     keys = set(map(name_key, class_names))
-    for table in (_CALTECH, _EUROSAT, _FLOWERS, _IMAGENET):
-        # One class of a name may be anybody's; all of them together are not.
+    tables: dict[str, Synonyms] = json.loads(_KNOWN_NAMES.read_text(encoding="utf-8"))
+    for table in tables.values():
+        # A single name may occur in any data set, all of them together do not.
         if all(keys & set(map(name_key, (name, *others))) for name, others in table.items()):
             return table
     return {}
@@ -229,18 +203,14 @@ def imagenet_class_names() -> tuple[str, ...]:
 
 @cache
 def imagenet_names() -> dict[str, list[str]]:
-    """Return the numbers of each ImageNet class by CLIP's name for it.
+    """Return the numbers of each ImageNet class by CLIP's name for it; two names have two numbers.
 
-    The numbers come from timm and the names, in the same order, from open_clip; without both
-    there is no table, and a synonyms file has to say what the numbers mean. Two pairs of classes
-    have the same name in CLIP's list: such a name has two numbers.
+    The numbers come from timm, the names, in the same order, from open_clip; without both it is empty.
     """
     timm = find_spec("timm")
-    if timm is None or timm.origin is None:
-        return {}
+    folder = Path((timm and timm.origin) or "").parent
     try:
-        numbers = Path(timm.origin).with_name("data") / "_info" / "imagenet_synsets.txt"
-        wnids = numbers.read_text("utf-8").split()
+        wnids = (folder / "data" / "_info" / "imagenet_synsets.txt").read_text("utf-8").split()
         class_names = imagenet_class_names()
     except (OSError, MissingExtraError):
         return {}
@@ -256,19 +226,10 @@ _LABELS = "label_to_category_name.json"
 
 
 def read_class_names(source: str | Path) -> tuple[str, ...] | None:
-    r"""Read class names from a file of names; None if it is no such file but perhaps images.
+    """Read class names from a file; None if it has another type and may be a source of images.
 
-    That is a text file with a name a line; a JSON list of names, or ``{"0": "name", …}``; a JSON file
-    of sentences by class, whose names are taken; or a ProAPO folder.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "classes.txt")
-    ...     _ = path.write_text("owl\nbat\n")
-    ...     read_class_names(path)
-    ('owl', 'bat')
+    Formats are a text file with one name per line; a JSON list of names, or ``{"0": "name", …}``; a JSON
+    file of sentences by class; or a ProAPO folder.
     """
     path = Path(source)
     if path.is_dir() and (path / _LABELS).is_file():
@@ -295,30 +256,18 @@ def _names(loaded: Any, path: Path) -> list[Any]:
 
 
 def _checked(names: list[Any], path: Path) -> tuple[str, ...]:
-    try:
-        cleaned = [clean(name, where=f"class name {n}") for n, name in enumerate(names, start=1)]
-    except PoolError as error:
-        raise FileFormatError(f"{path}: {error}") from error
-    if not cleaned:
+    if not names:
         raise FileFormatError(f"{path} holds no class names")
     try:
-        return check_class_names(cleaned)
+        return check_class_names(
+            [clean(name, where=f"class name {n}") for n, name in enumerate(names, start=1)]
+        )
     except PoolError as error:
-        raise PoolError(f"{path}: {error}") from error
+        raise FileFormatError(f"{path}: {error}") from error
 
 
 def read_synonyms(path: str | Path) -> dict[str, list[str]]:
-    """Read ``{"name": ["other name", …], …}`` or ``{"other name": "name", …}`` from a JSON file.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "synonyms.json")
-    ...     _ = path.write_text('{"n01514668": "rooster", "n01514859": "hen"}')
-    ...     read_synonyms(path)
-    {'rooster': ['n01514668'], 'hen': ['n01514859']}
-    """
+    """Read ``{"name": ["other name", …], …}`` or ``{"other name": "name", …}`` from a JSON file."""
     loaded = read_json(path)
     wanted = '{"name": ["other name", …]} or {"other name": "name"}'
     if not isinstance(loaded, dict):

@@ -1,8 +1,9 @@
-"""The prompts that boosting chooses from: for every class a list of sentences of any length."""
+"""Prompt pools: for every class the sentences that boosting chooses from."""
 
 import hashlib
 import json
 import re
+from abc import abstractmethod
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from statistics import median
 from typing import Any, Literal, TypeVar, get_args
 
 from promptboost.errors import PoolError, SettingError, a_type, few
-from promptboost.pool.templates import PLAIN_TEMPLATE, TEMPLATES, check_templates, fill
+from promptboost.pool.templates import TEMPLATES, check_templates, fill, plain_template
 from promptboost.pool.text import check_class_names, clean, is_listed, text_key
 
 #: The source of filled templates.
@@ -32,13 +33,7 @@ _SHOWN = 10  # texts; longer lists have a short repr
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One sentence of a pool, and where it comes from.
-
-    Examples
-    --------
-    >>> Prompt("a photo of an owl.", "template", template="a photo of a {}.").text
-    'a photo of an owl.'
-    """
+    """One sentence of a pool, and where it comes from."""
 
     text: str  # what is embedded and shown
     source: str  # "template", "descriptions" or the name given to them, or "concat"
@@ -54,10 +49,10 @@ _NO_HALF: _Half = (None, None)
 
 
 class _LazySequence(Sequence[_Item]):
-    """Items computed on access; equal to any list or tuple of the same items."""
+    """A sequence computed on access; equal to any list or tuple with the same items."""
 
-    def _at(self, index: int) -> _Item:
-        raise NotImplementedError
+    @abstractmethod
+    def _at(self, index: int) -> _Item: ...
 
     def __getitem__(self, index: Any) -> Any:
         numbers = range(len(self))[index]
@@ -84,30 +79,26 @@ class _Numbered(dict[Any, int]):
 
 
 class ClassPrompts(_LazySequence[Prompt]):
-    """The prompts of one class as three numbers each.
+    """The prompts of one class as three numbers each; each template and sentence is stored once.
 
-    Eighty templates and a hundred sentences are eight thousand concatenations. Each template and
-    each sentence is stored once.
+    Templates are filled with the `phrase`: the name of the class, or a noun phrase for it.
     """
 
-    def __init__(self, class_name: str, prompts: Iterable[Prompt] = ()) -> None:
-        self.class_name = class_name
+    def __init__(self, phrase: str, prompts: Iterable[Prompt] = ()) -> None:
+        self.phrase = phrase
         self._sources = _Numbered()  # pairs of source and origin
         self._starts, self._ends = _Numbered(), _Numbered()  # halves
         self._numbers = array("i"), array("i"), array("i")  # of the source, the start, the end
-        self._filled: dict[str | None, str | None] = {None: None}
         for prompt in prompts:
             self.append(prompt)
 
     def append(self, prompt: Prompt) -> None:
         """Add a prompt while the pool is made."""
-        if prompt.template not in self._filled:
-            self._filled[prompt.template] = fill(str(prompt.template), self.class_name)
-        start = self._filled[prompt.template]
+        start = None if prompt.template is None else fill(prompt.template, self.phrase)
         halves = [half for half in (start, prompt.sentence) if half is not None]
         if halves and all(map(str.strip, halves)) and " ".join(halves) == prompt.text:
             first, second = (prompt.template, start), (prompt.sentence, prompt.sentence)
-        else:  # the text is not made of the two
+        else:  # the text is not the two joined
             first, second = (prompt.template, prompt.text), (prompt.sentence, None)
         self._extend((prompt.source, prompt.origin), [first], [second])
 
@@ -131,7 +122,7 @@ class ClassPrompts(_LazySequence[Prompt]):
         """Add every template followed by every sentence; None leaves that half out."""
         starts = [_NO_HALF]
         if templates is not None:
-            starts = [(template, fill(template, self.class_name)) for template in templates]
+            starts = [(template, fill(template, self.phrase)) for template in templates]
         ends = [_NO_HALF] if sentences is None else [(text, text) for text in sentences]
         self._extend((source, origin), starts, ends)
 
@@ -154,12 +145,6 @@ class ClassPrompts(_LazySequence[Prompt]):
         sentence, end = self._ends.keys_in_order[b]
         return Prompt(_joined(start or "", end or ""), source, template, sentence, origin)
 
-    def text(self, index: int) -> str:
-        """Return the text of one prompt."""
-        _, start = self._starts.keys_in_order[self._numbers[1][index]]
-        _, end = self._ends.keys_in_order[self._numbers[2][index]]
-        return _joined(start or "", end or "")
-
     def texts(self, key: Callable[[str], str] = str) -> Iterator[str]:
         """Return all texts, in order, with `key` applied to the halves of each."""
         starts = [key(text or "") for _, text in self._starts.keys_in_order]
@@ -176,23 +161,17 @@ class ClassPrompts(_LazySequence[Prompt]):
         # The space between the halves keeps them apart under every step of text_key, so the key of
         # a pair is the pair of the keys: a few hundred to compute, not ten thousand.
         first: dict[str, int] = {}
-        for i, key in enumerate(self.texts(text_key)):
-            first.setdefault(key, i)
-        if len(first) == len(self):
-            return self
-        mask = bytearray(len(self))
-        for i in first.values():
-            mask[i] = True
-        return self._selected(mask)
+        keys = enumerate(self.texts(text_key))
+        return self._selected(first.setdefault(key, i) == i for i, key in keys)
 
     def of(self, sources: Collection[str]) -> "ClassPrompts":
-        """Keep the prompts that come from some sources."""
+        """Keep the prompts of some sources."""
         wanted = [not {*key}.isdisjoint(sources) for key in self._sources.keys_in_order]
         return self._selected(wanted[s] for s in self._numbers[0])
 
     def _selected(self, mask: Iterable[object]) -> "ClassPrompts":
         mask = bytearray(map(bool, mask))
-        result = ClassPrompts(self.class_name)
+        result = ClassPrompts(self.phrase)
         result._sources, result._starts, result._ends = self._sources, self._starts, self._ends
         for numbers, selected in zip(self._numbers, result._numbers, strict=True):
             selected.extend(compress(numbers, mask))
@@ -216,7 +195,7 @@ class _Texts(_LazySequence[str]):
         return len(self._prompts)
 
     def _at(self, index: int) -> str:
-        return self._prompts.text(index)
+        return self._prompts[index].text  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[str]:
         return self._prompts.texts()
@@ -241,7 +220,7 @@ class PromptPool:
     >>> pool.prompts("owl")[-1].source
     'descriptions'
     >>> pool.missing, pool.statistics()["prompts_by_source"]
-    (('bat',), {'template': 160, 'descriptions': 1})
+    (('bat',), {'template': 32, 'descriptions': 1})
     """
 
     class_names: tuple[str, ...]  # in the order of the labels
@@ -276,18 +255,23 @@ class PromptPool:
             ) from None
 
     def template_texts(self) -> list[list[str]]:
-        """Return, for every class, every template filled: the j-th of all are one classifier."""
-        return [[fill(template, name) for template in self.templates] for name in self.class_names]
+        """Return the filled templates of every class, in the same order."""
+        return [[fill(template, phrase) for template in self.templates] for phrase in self.phrases]
+
+    @property
+    def phrases(self) -> tuple[str, ...]:
+        """The name of each class, or a noun phrase for it, as templates use it."""
+        return tuple(prompts.phrase for prompts in self._by_name.values())
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes whenever a class name, a template, a text or their order changes."""
+        """A hash of class names, templates, texts and their order."""
         texts = (self.texts(name) for name in self.class_names)
         return words_fingerprint(self.class_names, self.templates, texts)
 
     @cached_property
     def prompts_by_source(self) -> dict[str, int]:
-        """How many prompts each source gave, in the order of first appearance."""
+        """The number of prompts of each source, in order of first appearance."""
         totals: Counter[str] = Counter()
         for (source, _), n in self._counts.items():
             totals[source] += n
@@ -362,11 +346,10 @@ def build_pool(
     templates: Sequence[str] | None = None,
     descriptions: Sentences | Mapping[str, Sentences] | None = None,
     concatenate: Concatenate = "none",
-    concatenation_template: str = PLAIN_TEMPLATE,
     source: str = "descriptions",
-    sources: Sequence[str] | None = None,
+    phrases: Mapping[str, str] | None = None,
 ) -> PromptPool:
-    """Make a pool from class names, templates and sentences about the classes.
+    """Build a pool from class names, templates and sentences about the classes.
 
     A class has its filled templates first, then its descriptions, then the concatenations of
     both. A prompt that differs from an earlier one of its class only in case or white space is
@@ -382,11 +365,12 @@ def build_pool(
         Sentences by class; or several such mappings by the name of their source. Names are matched
         as in :func:`read_pool`. Without templates every class needs some.
     concatenate : {"none", "one", "all"}, default="none"
-        Also follow a filled template by each description: `concatenation_template`, or every one.
+        Also follow a filled template by each description: the plain photo, or every one.
     source : str, default="descriptions"
         The source of prompts from `descriptions` without a source.
-    sources : sequence of str, optional
-        Which sources of `descriptions` to use, in this order; all of them by default.
+    phrases : mapping of str to str, optional
+        By class name, the noun phrase that templates are filled with in place of the name, such as
+        ``{"pug": "a pug dog"}``.
 
     Examples
     --------
@@ -402,17 +386,12 @@ def build_pool(
     ('a photo of an owl.', 'large round eyes', 'a photo of an owl. large round eyes')
     >>> pool.template_texts()
     [['a photo of an owl.'], ['a photo of a flamingo.']]
-
-    Pools of some of the sources, for an ablation:
-
-    >>> files = {"CuPL": {"owl": ["an owl has round eyes"]}, "DCLIP": {"owl": ["a hooked beak"]}}
-    >>> build_pool(["owl"], descriptions=files, sources=("CuPL",)).prompts_by_source
-    {'template': 80, 'CuPL': 1}
     """
     names = check_class_names(class_names)
     shared = TEMPLATES if templates is None else check_templates(templates)
-    joining = _joining_templates(concatenate, shared, concatenation_template)
-    by_source = _by_source(descriptions or {}, clean(source, where="source"), sources)
+    joining = _joining_templates(concatenate, shared)
+    phrase_of = _phrases(names, phrases or {})
+    by_source = _by_source(descriptions or {}, clean(source, where="source"))
     sentences: dict[str, dict[str, list[str]]] = {name: {} for name in names}
     unused: dict[str, None] = {}
     for origin, by_class in by_source.items():
@@ -434,19 +413,30 @@ def build_pool(
     return PromptPool(
         class_names=names,
         templates=shared,
-        prompts_by_class=tuple(_composed(name, shared, sentences[name], joining) for name in names),
+        prompts_by_class=tuple(
+            _composed(phrase_of.get(name, name), shared, sentences[name], joining) for name in names
+        ),
         missing=missing if descriptions is not None else (),
         unused=tuple(unused),
     )
 
 
+def _phrases(class_names: Sequence[str], phrases: Mapping[str, str]) -> dict[str, str]:
+    """Return the noun phrases by class name, cleaned."""
+    if strange := [name for name in phrases if name not in class_names]:
+        raise PoolError(
+            f"phrases has {strange[0]!r}, which is no class; spell it as in class_names"
+        )
+    return {name: clean(text, where=f"the phrase of {name!r}") for name, text in phrases.items()}
+
+
 def _composed(
-    name: str,
+    phrase: str,
     templates: tuple[str, ...],
     sentences: Mapping[str, Sequence[str]],
     joining: tuple[str, ...],
 ) -> ClassPrompts:
-    prompts = ClassPrompts(name)
+    prompts = ClassPrompts(phrase)
     prompts.extend_product(TEMPLATE, templates, None)
     for source, texts in sentences.items():
         prompts.extend_product(source, None, texts)
@@ -455,9 +445,7 @@ def _composed(
     return prompts.distinct()
 
 
-def _by_source(
-    descriptions: Mapping[str, Any], source: str, wanted: Sequence[str] | None
-) -> dict[str, Sentences]:
+def _by_source(descriptions: Mapping[str, Any], source: str) -> dict[str, Sentences]:
     nested = [name for name, value in descriptions.items() if isinstance(value, Mapping)]
     if (flat := [name for name in descriptions if name not in nested]) and nested:
         raise PoolError(
@@ -471,30 +459,15 @@ def _by_source(
             raise PoolError(f"two sources are called {name!r}: rename one")
         by_source[name] = descriptions[key]
     if reserved := {TEMPLATE, CONCAT} & by_source.keys():
-        raise PoolError(
-            f"a source cannot be called {reserved.pop()!r}, which has a meaning of its own"
-        )
-    if wanted is None:
-        return by_source
-    _check_is_list(wanted)
-    for name in wanted:
-        if name not in by_source:
-            raise SettingError(f"there is no source {name!r}; there is {', '.join(by_source)}")
-    return {name: by_source[name] for name in wanted}
+        raise PoolError(f"a source cannot be called {reserved.pop()!r}: the name is reserved")
+    return by_source
 
 
-def _check_is_list(sources: Iterable[str]) -> None:
-    if isinstance(sources, str):
-        raise SettingError(f"sources must be a list of names, not one string: [{sources!r}]")
-
-
-def _joining_templates(
-    concatenate: str, templates: tuple[str, ...], concatenation_template: str
-) -> tuple[str, ...]:
+def _joining_templates(concatenate: str, templates: tuple[str, ...]) -> tuple[str, ...]:
     if concatenate not in get_args(Concatenate):
         raise SettingError(f"concatenate must be 'none', 'one' or 'all', not {concatenate!r}")
     if concatenate == "one":
-        return check_templates([concatenation_template])
+        return (plain_template(templates),)
     if concatenate == "all" and not templates:
         raise PoolError("concatenate='all' needs templates: give some, or concatenate='one'")
     return templates if concatenate == "all" else ()
@@ -527,24 +500,16 @@ def sentences_by_class(
 
 
 def union(first: PromptPool, *others: PromptPool) -> PromptPool:
-    """Put pools together: all prompts of the first, then what each further one adds.
+    """Join pools: all prompts of the first, then the new ones of each other.
 
     Classes are matched by name, spelled the same, and keep the order in which they first appear;
     so do templates. A prompt that differs from an earlier one of its class only in case or white
     space is left out.
-
-    Examples
-    --------
-    >>> from promptboost.pool import build_pool
-    >>> seen = build_pool(["owl"], templates=["a {}"], descriptions={"owl": ["round eyes"]})
-    >>> heard = build_pool(["owl", "bat"], templates=["a {}"])
-    >>> both = union(seen, heard)
-    >>> both.texts("owl"), both.texts("bat")
-    (('an owl', 'round eyes'), ('a bat',))
     """
     pools = (first, *others)
     names = check_class_names(tuple(dict.fromkeys(n for pool in pools for n in pool.class_names)))
-    joined = {name: ClassPrompts(name) for name in names}
+    phrases = {name: p.phrase for pool in reversed(pools) for name, p in pool._by_name.items()}
+    joined = {name: ClassPrompts(phrases[name]) for name in names}
     for pool in pools:
         for name, prompts in pool._by_name.items():
             joined[name].extend(prompts)
@@ -565,54 +530,6 @@ def union(first: PromptPool, *others: PromptPool) -> PromptPool:
     )
 
 
-def from_sources(pool: PromptPool, sources: Collection[str]) -> PromptPool:
-    """Keep the prompts that come from some sources, in the order they have.
-
-    A concatenation comes from ``"concat"`` and from the source of its sentence: naming either
-    keeps it. Filled templates come from ``"template"``; names are the keys of
-    ``pool.prompts_by_source``. The templates of the pool itself stay: boosting starts from them.
-
-    Examples
-    --------
-    >>> from promptboost.pool import build_pool
-    >>> files = {"CuPL": {"owl": ["an owl has round eyes"]}, "DCLIP": {"owl": ["a hooked beak"]}}
-    >>> pool = build_pool(["owl"], templates=["a {}."], descriptions=files, concatenate="all")
-    >>> from_sources(pool, ("template", "DCLIP")).texts("owl")
-    ('an owl.', 'a hooked beak', 'an owl. a hooked beak')
-    """
-    _check_is_list(sources)
-    known = dict.fromkeys(name for pair in pool._counts for name in pair if name is not None)
-    for source in sources:
-        if source not in known:
-            raise SettingError(f"the pool has no source {source!r}; it has {', '.join(known)}")
-    chosen = {name: prompts.of(sources) for name, prompts in pool._by_name.items()}
-    for name, prompts in chosen.items():
-        if not prompts:
-            raise PoolError(
-                f"the class {name!r} has no prompts from {', '.join(sources)}: add another source "
-                f"({', '.join(known)})"
-            )
-    return replace(pool, prompts_by_class=tuple(chosen.values()))
-
-
-def deduplicate(pool: PromptPool) -> tuple[PromptPool, int]:
-    """Keep the first of the prompts of a class that differ only in case or white space.
-
-    Returns the pool, and how many prompts were left out. Pools of :func:`build_pool` and
-    :func:`union` have no repeats; those read from a file may.
-
-    Examples
-    --------
-    >>> from promptboost.pool.pool import Prompt
-    >>> prompts = (Prompt("round eyes", "mine"), Prompt("Round  eyes", "theirs"))
-    >>> deduplicate(PromptPool(("owl",), (), (prompts,)))
-    (<PromptPool: 1 classes, 1 prompts>, 1)
-    """
-    distinct = tuple(prompts.distinct() for prompts in pool._by_name.values())
-    dropped = sum(map(len, pool.prompts_by_class)) - sum(map(len, distinct))
-    return replace(pool, prompts_by_class=distinct), dropped
-
-
 def sentence_sources(pool: PromptPool, wanted: str = "") -> list[str]:
     """List the sources of the pool's sentences, or those of them that are `wanted`."""
     sources = [source for source in pool.prompts_by_source if source not in (TEMPLATE, CONCAT)]
@@ -630,12 +547,21 @@ def sentence_sources(pool: PromptPool, wanted: str = "") -> list[str]:
 
 
 def of_sources(pool: PromptPool, wanted: str) -> PromptPool:
-    """Keep the templates and the sentences of some sources, as in :func:`sentence_sources`."""
+    """Keep the templates and the sentences of some sources, as in :func:`sentence_sources`.
+
+    A concatenation belongs to the source of its sentence.
+    """
     if not wanted:
         return pool
-    sources = sentence_sources(pool, wanted)
-    # A pool may consist of sentences alone.
-    return from_sources(pool, [*(t for t in pool.prompts_by_source if t == TEMPLATE), *sources])
+    sources = [TEMPLATE, *sentence_sources(pool, wanted)]
+    chosen = {name: prompts.of(sources) for name, prompts in pool._by_name.items()}
+    for name, prompts in chosen.items():
+        if not prompts:
+            raise PoolError(
+                f"the class {name!r} has no prompts from {', '.join(sources[1:])}: add another source "
+                f"({', '.join(pool.prompts_by_source)})"
+            )
+    return replace(pool, prompts_by_class=tuple(chosen.values()))
 
 
 def sentences(pool: PromptPool, wanted: str) -> list[list[Prompt]]:
@@ -648,7 +574,7 @@ def sentences(pool: PromptPool, wanted: str) -> list[list[Prompt]]:
 
 
 def source_matches(source: str, word: str) -> bool:
-    """Return whether a word names a source, in any case.
+    """Return whether a word names a source, ignoring case.
 
     It may be the whole name, the part before or after a colon, or the first word of the latter.
     """

@@ -26,14 +26,7 @@ class ClassMatch:
 def match_classes(
     source: Source, class_names: Sequence[str], synonyms: Mapping[str, Sequence[str]] | None = None
 ) -> ClassMatch:
-    """Match the names of a source with the classes.
-
-    Examples
-    --------
-    >>> source = Source("mine", "plain", Path("mine.json"), {"Owl": ("large round eyes",)})
-    >>> match_classes(source, ["owl", "bat"]).texts
-    {'owl': ['large round eyes']}
-    """
+    """Match the names of a source with the classes."""
     # Templates have no names: every class gets them all.
     matched = NameMatches()
     if not source.templates:
@@ -45,19 +38,12 @@ def match_classes(
 def join_sentences(
     matches: Iterable[ClassMatch], class_names: Sequence[str]
 ) -> dict[str, list[str]]:
-    """Join the sentences of all sources, in their order, without repeats.
-
-    Examples
-    --------
-    >>> source = Source("mine", "plain", Path("mine.json"), {"Owl": ("large  eyes", "Large eyes")})
-    >>> join_sentences([match_classes(source, ["owl"])], ["owl"])
-    {'owl': ['large  eyes']}
-    """
+    """Join the sentences of all sources, in their order, without repeats."""
     texts: dict[str, list[str]] = {name: [] for name in class_names}
     for match in matches:
         match.names.check_clear(
             str(match.source.path),
-            'say which in a file {"class": ["other name", …]} and give it as --synonyms, or rename one',
+            'name them in a file {"class": ["other name", …]} and give it as --synonyms, or rename one',
         )
         for name, sentences in match.texts.items():
             texts[name] += sentences
@@ -90,6 +76,7 @@ def read_pool(
     concatenate: Concatenate = "none",
     synonyms: Mapping[str, Sequence[str]] | None = None,
     sources: Sequence[str] | None = None,
+    phrases: Mapping[str, str] | None = None,
 ) -> PromptPool:
     """Make the pool of some classes from files of any known format.
 
@@ -110,6 +97,8 @@ def read_pool(
         Which of the sources to use, in this order, by name (``"cupl_full"``,
         ``"proapo:CuPL_full"``), by the part of it after the colon, by the first word of that
         (``"cupl"``) or by format, in any case.
+    phrases : mapping of str to str, optional
+        As for :func:`build_pool`; they take precedence over those of the files.
 
     Examples
     --------
@@ -123,8 +112,10 @@ def read_pool(
     """
     paths = [path] if isinstance(path, str | Path) else list(path)
     if len(paths) == 1 and sources is None and is_saved_pool(paths[0]):
-        if templates is not None or concatenate != "none":
-            raise SettingError(f"{paths[0]} is a saved pool: it has templates and concatenations")
+        if templates is not None or concatenate != "none" or phrases:
+            raise SettingError(
+                f"{paths[0]} is a saved pool: it has templates, concatenations and phrases"
+            )
         pool = load_pool(paths[0])
         return rename_classes(pool, class_names, synonyms=synonyms, where=str(paths[0]))
     matches = [
@@ -134,7 +125,9 @@ def read_pool(
     ]
     if sources is not None:
         matches = choose_sources(matches, sources)
-    return join_pool(matches, class_names, templates=templates, concatenate=concatenate)
+    return join_pool(
+        matches, class_names, templates=templates, concatenate=concatenate, phrases=phrases
+    )
 
 
 def join_pool(
@@ -143,6 +136,7 @@ def join_pool(
     *,
     templates: Sequence[str] | None = None,
     concatenate: Concatenate = "none",
+    phrases: Mapping[str, str] | None = None,
 ) -> PromptPool:
     """Make a pool of matched sources; every prompt keeps the name of its source."""
     by_source: dict[str, dict[str, list[str]]] = {}
@@ -162,13 +156,20 @@ def join_pool(
         templates=from_files or templates,
         descriptions=by_source or None,
         concatenate=concatenate,
+        phrases={
+            name.class_name: match.source.phrases[name.entry]
+            for match in matches
+            for name in match.names.matches
+            if name.entry in match.source.phrases
+        }
+        | dict(phrases or {}),
     )
     unused = dict.fromkeys(name for match in matches for name in match.names.unused)
     return replace(pool, unused=tuple(unused))
 
 
 def choose_sources(matches: Sequence[ClassMatch], wanted: Iterable[str]) -> list[ClassMatch]:
-    """Select sources by name or format, in the order wanted, and all templates; see :func:`read_pool`."""
+    """Select sources by name or format, in the order wanted, and all templates."""
     if isinstance(wanted, str):
         raise SettingError(f"sources must be a list of names, not one string: [{wanted!r}]")
     chosen = {id(match): match for match in matches if match.source.templates}
@@ -192,15 +193,7 @@ def rename_classes(
     synonyms: Mapping[str, Sequence[str]] | None = None,
     where: str = "the pool",
 ) -> PromptPool:
-    """Rename and reorder the classes of a pool; its texts stay the same.
-
-    Examples
-    --------
-    >>> pool = build_pool(["Bat", "Barn Owl", "Eel"], templates=["a {}."])
-    >>> mine = rename_classes(pool, ["barn_owl", "bat"])
-    >>> mine.texts("barn_owl"), mine.unused
-    (('a Barn Owl.',), ('Eel',))
-    """
+    """Rename and reorder the classes of a pool; its texts stay the same."""
     names = check_class_names(class_names)
     matched = match_names(names, pool.class_names, synonyms)
     _check_clear(matched, where)
@@ -228,7 +221,7 @@ def rename_classes(
 def _check_clear(names: NameMatches, where: str) -> None:
     names.check_clear(
         where,
-        'rename one, or say which in a file {"class": ["other name", …]} and type: promptboost '
+        'rename one, or name them in a file {"class": ["other name", …]} and type: promptboost '
         f"pool build {where} --classes DATA --synonyms THAT_FILE -o pool.jsonl",
     )
 
@@ -240,7 +233,7 @@ def _no_match(matches: Sequence[ClassMatch], class_names: Sequence[str]) -> str:
         why = f"{paths} has the names of classes, but only blank or damaged sentences"
     else:
         why = f"{paths} is about {_quoted(names)}, and the classes are {_quoted(class_names)}"
-    return f"no class has a sentence: {why}; promptboost pool check says more"
+    return f"no class has a sentence: {why}; see promptboost pool check"
 
 
 def _quoted(names: Sequence[str], most: int = 3) -> str:

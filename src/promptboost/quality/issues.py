@@ -1,20 +1,20 @@
-"""Images of a run that somebody should look at: wrong labels, copies, outliers; the most suspicious first.
+"""Suspicious images of a run: wrong labels, copies and outliers, the most suspicious first.
 
-Learned and held-out images are judged alike, each without its own label: by the words of the run's pool,
-which have seen no image, and by the other images, see :mod:`promptboost.quality.suspects`.
+Training and held-out images are classified without their own labels, by the sentences of the pool and by
+the other images; see :mod:`promptboost.quality.suspects`.
 """
 
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.baselines.baselines import pool_heads, zero_shot_head
+from promptboost.baselines import pool_heads, zero_shot_head
 from promptboost.data import Dataset
 from promptboost.data.shots import Task, load_task
 from promptboost.errors import DataError, RunError, command_name, count, percent, place
@@ -24,70 +24,35 @@ from promptboost.quality.suspects import (
     LabelErrors,
     Outliers,
     find_outliers,
+    held_out_probabilities,
     label_errors,
-    set_aside_probabilities,
 )
 from promptboost.run.evaluate import as_called_now, with_classes
 from promptboost.run.findings import KINDS, SHOWN, Finding, Issues, Kind
 from promptboost.run.fit import images_shown, write_thumbnails
 from promptboost.run.overlap import LEAST_COSINE, Copy, CopyCount, inspect
-from promptboost.run.predict import open_classifier
+from promptboost.run.predict import LoadOptions, open_classifier
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.transfer import run_pool
 
 
 @dataclass(frozen=True)
 class Inspected:
-    """What was found, and the images it was found in."""
+    """Issues, and the images of the run."""
 
     issues: Issues
     task: Task
 
 
 def find_issues(
-    run: str | Path,
-    source: str | None = None,
-    *,
-    limit: int | None = None,
-    cache: bool = True,
-    progress: Progress = no_progress,
-    device: str | None = None,
-    allow_download: bool = False,
+    run: str | Path, source: str | None = None, *, limit: int | None = None, **options: Any
 ) -> Issues:
-    """Find images of a run that somebody should look at; nothing is written.
+    """Find suspicious images of a run: wrong labels, copies and outliers.
 
-    Parameters
-    ----------
-    run : path-like
-        A run folder. Its images are embedded anew only if the store does not have them.
-    source : str, optional
-        Where the run's images are now, if they were moved.
-    limit : int, optional
-        Rank so many wrong labels and outliers at least, also beyond those that should be looked at.
-    cache, progress, device, allow_download
-        As for :func:`promptboost.load`.
-
-    Raises
-    ------
-    RunError
-        If the images are gone, or are not those the run learned from.
-
-    Examples
-    --------
-    >>> find_issues("no-such-run")
-    Traceback (most recent call last):
-    promptboost.errors.RunError: no-such-run does not exist; to make one, type: \
-promptboost fit DATA -o no-such-run
+    `source` is the new path of the run's images, if they were moved. At least `limit` wrong labels and
+    outliers are listed. Raise a RunError if images are missing, or the training images changed.
     """
-    return inspect_issues(
-        run,
-        source,
-        limit=limit,
-        cache=cache,
-        progress=progress,
-        device=device,
-        allow_download=allow_download,
-    ).issues
+    return inspect_issues(run, source, limit=limit, **options).issues
 
 
 def inspect_issues(
@@ -96,26 +61,26 @@ def inspect_issues(
     *,
     limit: int | None = None,
     progress: Progress = no_progress,
-    **options: Any,
+    **options: Unpack[LoadOptions],
 ) -> Inspected:
-    """Find them as :func:`find_issues` does, and return the images too."""
+    """Find issues as :func:`find_issues` does, and return the images too."""
     folder = RunFolder(Path(run))
     folder.check_finished()
     classifier = folder.steady(lambda: open_classifier(folder.path, progress=progress, **options))
     task = _images(folder, source, progress)
     learn, held_out = (
-        with_classes(as_called_now(part, folder), classifier.class_names)
-        for part in (task.learn, task.held_out)
+        with_classes(as_called_now(split, folder), classifier.class_names)
+        for split in (task.learn, task.held_out)
     )
     embedder, names = classifier.embedder, classifier.class_names
-    parts = [part for part in (learn, held_out) if len(part)]
-    rows = np.concatenate([embedder.originals(part) for part in parts])
-    labels = np.concatenate([part.labels for part in parts])
+    splits = [split for split in (learn, held_out) if len(split)]
+    rows = np.concatenate([embedder.originals(split) for split in splits])
+    labels = np.concatenate([split.labels for split in splits])
     pool = run_pool(folder, classifier.ensemble)
     words = (
         zero_shot_head(names, embedder) if pool is None else pool_heads(pool, embedder)["pool-mean"]
     )
-    chances = set_aside_probabilities(rows, labels, words.weights, progress)
+    chances = held_out_probabilities(rows, labels, words.weights, progress)
     errors, outliers = label_errors(chances, labels), find_outliers(rows, labels)
     overlap = inspect(learn, held_out, most=None, progress=progress).overlap
     images = _Images(learn, held_out, chances)
@@ -132,7 +97,7 @@ def inspect_issues(
         held_out_images=len(held_out),
         only_words=int((sizes == 1).sum()),
         to_look_at={
-            **{kind: sum(item.kind == kind for item in findings) for kind in KINDS},
+            **{kind: sum(finding.kind == kind for finding in findings) for kind in KINDS},
             "label": errors.count,
             "outlier": outliers.count,
         },
@@ -147,7 +112,7 @@ def write_issues(
     """Write ``issues.json`` into the run, thumbnails of the first findings, and what `finish` writes."""
     folder, issues, task = RunFolder(Path(run)), inspected.issues, inspected.task
     issues = msgspec.structs.replace(issues, findings=issues.first(None))
-    shown = [item.image for item in issues.findings[:SHOWN]]
+    shown = [finding.image for finding in issues.findings[:SHOWN]]
     with folder.writing("issues"):
         write_json(folder.issues_path, msgspec.to_builtins(issues), follow=False)
         write_thumbnails(
@@ -158,17 +123,17 @@ def write_issues(
 
 
 def _images(folder: RunFolder, source: str | None, progress: Progress) -> Task:
-    """Read the images of a run, and check that they are those it learned from."""
+    """Read the images of a run; raise RunError if its training images changed."""
     moved = f"{command_name()} issues {shlex.quote(place(folder.home))} DATA"
     try:
         task = load_task(source or folder.source, folder.settings, progress=progress)
     except DataError as error:
         raise RunError(
             f"the images of the run in {folder.home} cannot be read: {error}; if they were moved, "
-            f"name the place they are at now: {moved}"
+            f"give their new path: {moved}"
         ) from error
-    known = folder.learn_fingerprint
-    if known is not None and task.learn.fingerprint != known:
+    fingerprint = folder.learn_fingerprint
+    if fingerprint is not None and task.learn.fingerprint != fingerprint:
         again = folder.fit_command()
         if source:
             again = f"{command_name()} fit {shlex.quote(place(source))}"
@@ -181,7 +146,7 @@ def _images(folder: RunFolder, source: str | None, progress: Progress) -> Task:
 
 
 class _Images:
-    """The images of a run with what was asked about each."""
+    """The images of a run with their class probabilities."""
 
     def __init__(self, learn: Dataset, held_out: Dataset, chances: NDArray[np.float64]) -> None:
         self._names, self._chances = learn.class_names, chances
@@ -191,7 +156,7 @@ class _Images:
         self._place = {name: i for i, name in enumerate(self._ids)}
 
     def wrong_labels(self, found: LabelErrors, least: int) -> Iterator[Finding]:
-        """Yield images whose label is probably wrong, and perhaps some more."""
+        """Yield images whose label is probably wrong, at least `least`."""
         for i in found.order[: max(found.count, least)].tolist():
             better, label = int(found.suggested[i]), int(self._labels[i])
             chance = float(self._chances[i, better])
@@ -206,7 +171,7 @@ class _Images:
             )
 
     def outliers(self, found: Outliers, least: int) -> Iterator[Finding]:
-        """Yield images that are far from every class, and perhaps some more."""
+        """Yield images that are far from every class, at least `least`."""
         for i in found.order[: max(found.count, least)].tolist():
             nearest = int(found.nearest[i])
             yield self._finding(
@@ -235,7 +200,7 @@ class _Images:
             )
 
     def _better(self, copy: Copy) -> int:
-        """Return which of the labels of two copies is more probable."""
+        """Return the more probable label of two copies."""
         i = self._place[copy.image]
         both = [self._names.index(name) for name in (copy.label, copy.of_label)]
         return max(both, key=lambda label: float(self._chances[i, label]))
@@ -260,7 +225,7 @@ def _why(kind: Kind, copy: Copy) -> str:
 
 
 def summary_line(issues: Issues) -> str:
-    """Return what was looked at, as a line."""
+    """Return a one-line summary of the images checked."""
     line = (
         f"{count(issues.learned_images, 'learned image')} and "
         f"{count(issues.held_out_images, 'held-out image')}, each judged by the words and by other images"

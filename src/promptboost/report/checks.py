@@ -1,6 +1,6 @@
-"""Numbered checks of a run: what each looks at, what it means, what to type next.
+"""Numbered checks of a run, each with its meaning and the command to type next.
 
-Numbers never change their meaning: PB00x are about results, PB01x about images, PB02x about words.
+Numbers never change their meaning: PB00x are about results, PB01x about images, PB02x about prompts.
 """
 
 import bisect
@@ -11,21 +11,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from promptboost.baselines.measures import OURS, TEXT
+from promptboost.baselines import OURS, TEXT
+from promptboost.errors import count, percent
 from promptboost.model import PromptEnsemble
 from promptboost.pool.text import NameFinder
-from promptboost.report.figures import count, number, points, wilson
-from promptboost.report.svg import percent
-from promptboost.run.results import Results
+from promptboost.report.svg import number, points, wilson
+from promptboost.run.overlap import CopyCount
+from promptboost.run.results import HardImage, Results
 
 if TYPE_CHECKING:
     from promptboost.report.page import Run
 
 _MOST_DETAILS = 12
 _LABEL_FACTOR = 3.0
-# Where more than this share of the learning images is not recognized, the labels are not the reason.
+_SIZE_FACTOR = 3  # between class sizes that are called uneven
+# If a larger share of the training images is predicted wrongly, label errors are not the reason.
 _MOST_SUSPECTED = 0.25
-# Below this share of the answers, the residual is the classifier, and the text an ornament.
+# Below this share of the margin, the residual decides most predictions.
 _LEAST_WORDS = 0.25
 _NOTHING = "Nothing was held out."
 _FIT = "promptboost fit DATA -o NEW_RUN"
@@ -43,8 +45,8 @@ class Answer:
 
 
 def _found(summary: str, *, details: Sequence[str] = (), type_next: str) -> Answer:
-    rest = len(details) - _MOST_DETAILS
-    shown = [*details[:_MOST_DETAILS], *([f"… and {rest} more"] if rest > 0 else [])]
+    left = len(details) - _MOST_DETAILS
+    shown = [*details[:_MOST_DETAILS], *([f"… and {left} more"] if left > 0 else [])]
     return Answer("found", summary, tuple(shown), type_next)
 
 
@@ -59,7 +61,7 @@ Look = Callable[["Run"], Answer]
 
 @dataclass(frozen=True)
 class CheckRule:
-    """One numbered check: an issue makes a figure doubtful, a tip points at what could be better."""
+    """One numbered check: an issue makes a metric doubtful, a tip suggests an improvement."""
 
     severity: Literal["issue", "tip"]
     code: str
@@ -70,18 +72,18 @@ class CheckRule:
 
 @dataclass(frozen=True)
 class Check:
-    """A rule and what it says about one run."""
+    """A rule and its answer for one run."""
 
     rule: CheckRule
     answer: Answer
 
 
-#: Every check that stands below, in the order of the numbers.
+#: All checks, in the order of their numbers.
 RULES: list[CheckRule] = []
 
 
 def run_checks(run: "Run") -> tuple[Check, ...]:
-    """Put every question to a run, in the order of the numbers."""
+    """Apply all rules to a run, in the order of their numbers."""
     return tuple(Check(rule, rule.look(run)) for rule in RULES)
 
 
@@ -101,17 +103,15 @@ _issue, _tip = partial(_rule, "issue"), partial(_rule, "tip")
 @_issue(
     "PB001",
     "Nothing was held out",
-    "Accuracy on the images that taught the ensemble is not evidence: it says how well they "
-    "are remembered. Try it on images it has not seen.",
+    "Accuracy on the training images is no evidence of accuracy on new ones. Evaluate the run on images "
+    "it was not trained on.",
 )
 def _nothing_held_out(run: "Run") -> Answer:
     task = run.results.task
     if run.results.held_out:
-        return _fine(
-            f"{count(task.held_out_images, 'image was', 'images were')} kept from learning."
-        )
+        return _fine(f"{count(task.held_out_images, 'image was', 'images were')} held out.")
     return _found(
-        "All images were used for learning.",
+        "All images were used for training.",
         type_next=f"promptboost evaluate {run.shell_name} OTHER_IMAGES",
     )
 
@@ -119,8 +119,8 @@ def _nothing_held_out(run: "Run") -> Answer:
 @_issue(
     "PB002",
     "Not better than zero-shot",
-    "The class names in one template do as well. More images, or descriptions of what can be "
-    "seen in them, may help; otherwise keep the simpler thing.",
+    "The class names in one template do as well. More images, or descriptions of what they show, may "
+    "help; otherwise use zero-shot.",
 )
 def _no_better_than_zero_shot(run: "Run") -> Answer:
     pair = _pair(run.results, "zero-shot")
@@ -136,7 +136,7 @@ def _no_better_than_zero_shot(run: "Run") -> Answer:
 @_tip(
     "PB003",
     "Logistic regression is better",
-    "On these images a classifier without words is more accurate. It cannot be read or moved "
+    "On these images a classifier without text is more accurate. It cannot be read or transferred "
     "to another encoder; a richer pool of prompts narrows the gap.",
 )
 def _behind_logistic(run: "Run") -> Answer:
@@ -167,8 +167,8 @@ def _wide_interval(run: "Run") -> Answer:
 @_tip(
     "PB005",
     "Rounds still improving",
-    "The curve rises where it ends, so more rounds may pay. A number of rounds chosen by "
-    "looking at held-out images makes their accuracy look too good.",
+    "The curve still rises at its end, so more rounds may help. Choosing the number of rounds on the "
+    "held-out images makes their accuracy too high.",
 )
 def _still_improving(run: "Run") -> Answer:
     stages = run.results.staged
@@ -176,20 +176,19 @@ def _still_improving(run: "Run") -> Answer:
     if fifth < 2:
         return _skipped("There are fewer than ten rounds.")
     values = [s.accuracy if run.results.held_out else s.learn_accuracy for s in stages]
-    known = [v for v in values if v is not None]
-    if len(known) < len(values):
+    accuracies = [v for v in values if v is not None]
+    if len(accuracies) < len(values):
         return _skipped("The curve has gaps.")
-    before = sum(known[-2 * fifth : -fifth]) / fifth
-    last = sum(known[-fifth:]) / fifth
-    text = f"The last {fifth} rounds changed the mean by {points(before, last)} points."
-    return _fine_if(last - before <= 0.005, text, f"{_FIT} --rounds {2 * len(stages)}")
+    previous = sum(accuracies[-2 * fifth : -fifth]) / fifth
+    last = sum(accuracies[-fifth:]) / fifth
+    text = f"The last {fifth} rounds changed the mean by {points(previous, last)} points."
+    return _fine_if(last - previous <= 0.005, text, f"{_FIT} --rounds {2 * len(stages)}")
 
 
 @_tip(
     "PB006",
     "A class got worse",
-    "The average rose at the cost of some classes. Read their prompts below, and what their "
-    "images are taken for.",
+    "The average rose at the cost of some classes. Read their prompts and confusions below.",
 )
 def _classes_that_lost(run: "Run") -> Answer:
     if not run.results.held_out:
@@ -219,8 +218,8 @@ def _classes_that_lost(run: "Run") -> Answer:
 @_issue(
     "PB007",
     "No gain after transfer",
-    "On that encoder the sentences do no better than the class names: they may say what only "
-    "the first encoder understood. Fit on that encoder instead.",
+    "On that encoder the sentences do no better than the class names: their gain may be specific to the "
+    "first encoder. Fit on that encoder instead.",
 )
 def _transfer_without_gain(run: "Run") -> Answer:
     rows = [
@@ -228,11 +227,11 @@ def _transfer_without_gain(run: "Run") -> Answer:
         for moved in run.results.transfers
         if not moved.learned_on
         and (zero := moved.of("zero-shot")) is not None
-        # A residual is learned there from images: what moved is the text.
+        # The text alone: a residual is fitted on that encoder.
         and (boosted := moved.accuracy.get(TEXT, moved.of(OURS))) is not None
     ]
     if not rows:
-        return _skipped("The ensemble was not tried on another encoder.")
+        return _skipped("The ensemble was not transferred to another encoder.")
     bad = [row for row in rows if row[2] <= row[1]]
     if not bad:
         return _fine(f"It beats zero-shot on {number(len(rows))} of {number(len(rows))}.")
@@ -245,18 +244,16 @@ def _transfer_without_gain(run: "Run") -> Answer:
 
 @_issue(
     "PB008",
-    "Figures of another text",
-    "All accuracies are those of the text before it was edited; the prompts shown are those of "
-    "now. Measure again on held-out images before quoting a figure.",
+    "Results of another text",
+    "All accuracies were measured before the text was edited; the prompts shown are the edited ones. "
+    "Measure again on held-out images before quoting an accuracy.",
 )
 def _figures_of_another_text(run: "Run") -> Answer:
     if run.results.ensemble_fingerprint is None:
-        return _skipped("The figures do not say which text they were measured on.")
+        return _skipped("The results do not record the text they were measured on.")
     if not run.is_edited:
-        return _fine("The figures were measured on the text as it is.")
-    return _found(
-        "The text was edited after these figures were measured.", type_next=run.measure_again
-    )
+        return _fine("The results are of the current text.")
+    return _found("The text was edited after it was measured.", type_next=run.measure_again)
 
 
 def _pair(results: Results, other: str) -> tuple[float, float] | None:
@@ -267,15 +264,15 @@ def _pair(results: Results, other: str) -> tuple[float, float] | None:
 
 @_tip(
     "PB009",
-    "The words carry little",
-    "The pool does not say what tells these classes apart: most of an answer is what the images taught. "
-    "Add sentences, or rely on the images; on another encoder the text alone will do far worse.",
+    "The sentences contribute little",
+    "The prompts of the pool do not separate these classes: the residual decides most predictions. Add "
+    "sentences, or rely on the images; on another encoder the text alone will do far worse.",
 )
 def _words_carry_little(run: "Run") -> Answer:
     residual = run.results.residual
-    if residual is None or residual.penalty is None:
-        return _skipped("There is no residual: the words carry everything.")
-    text = f"{percent(residual.text_share)} of what decides an answer is words."
+    if residual is None or not residual.used:
+        return _skipped("There is no residual.")
+    text = f"The sentences account for {percent(residual.text_share)} of the margin."
     if residual.text_share >= _LEAST_WORDS:
         return _fine(text)
     least = sorted(residual.class_text_shares.items(), key=lambda pair: pair[1])
@@ -288,17 +285,18 @@ def _words_carry_little(run: "Run") -> Answer:
 
 @_issue(
     "PB010",
-    "Fewer images than asked",
-    "A class with fewer images counts for less while learning. Add images, or ask for fewer shots.",
+    "Fewer images than shots",
+    "All classes have the same weight in the fit, but a class with fewer images is learned from less. Add "
+    "images, or use fewer shots.",
 )
 def _fewer_shots(run: "Run") -> Answer:
     task = run.results.task
     if task.shots is None:
-        return _skipped("All learning images were used; no number of shots was asked.")
+        return _skipped("All training images were used; there is no number of shots.")
     short = task.shots * task.classes - task.learn_images
     text = (
-        f"{number(task.shots)} shots of {count(task.classes, 'class', 'classes')} were asked; "
-        f"there are {count(task.learn_images, 'learning image')}."
+        f"{number(task.shots)} shots of {count(task.classes, 'class', 'classes')}, but "
+        f"{count(task.learn_images, 'training image')}."
     )
     return _fine_if(short <= 0, text, f"{_FIT} --shots {max(1, task.shots // 2)}")
 
@@ -314,7 +312,7 @@ def _unreadable_images(run: "Run") -> Answer:
         return _fine("Every file could be read.")
     return _found(
         f"{count(len(bad), 'file was', 'files were')} left out.",
-        details=[f"{item.path}: {item.reason}" for item in bad],
+        details=[f"{image.path}: {image.reason}" for image in bad],
         type_next=_FIT,
     )
 
@@ -322,44 +320,45 @@ def _unreadable_images(run: "Run") -> Answer:
 @_tip(
     "PB012",
     "Suspected label errors",
-    "They were learned from and stayed hard. Look at them: the label may be wrong, or the image "
-    "may show two classes.",
+    "These training images stayed hard. Their label may be wrong, or the image may show two classes.",
 )
 def _suspected_labels(run: "Run") -> Answer:
     weights = run.ensemble.sample_weights
     if not weights:
-        return _skipped("The ensemble does not know the weights of its images.")
+        return _skipped("The ensemble has no weights of its images.")
     if len(run.ensemble) == 1:
-        return _not_recognized(run)
+        return _wrong_after_one_round(run)
     total = sum(weights.values()) or 1.0
     factors = {image: len(weights) * w / total for image, w in weights.items()}
     heavy = sorted((p for p, f in factors.items() if f >= _LABEL_FACTOR), key=lambda p: -factors[p])
     if not heavy:
         return _fine(f"No image weighs {number(_LABEL_FACTOR)} times the average.")
-    taken = {h.image: f", labeled {h.label}, taken for {h.predicted}" for h in run.results.hardest}
+    labels = {h.image: f", {_labels(h)}" for h in run.results.hardest}
     return _found(
         f"{number(len(heavy))} of {count(len(weights), 'image')}: at least "
         f"{number(_LABEL_FACTOR)} times the average weight.",
-        details=[f"{p}: {factors[p]:.1f} ×{taken.get(p, '')}" for p in heavy],
+        details=[f"{p}: {factors[p]:.1f} ×{labels.get(p, '')}" for p in heavy],
         type_next=_CORRECTED,
     )
 
 
-def _not_recognized(run: "Run") -> Answer:
-    """PB012 after one round, which moves weights too little to tell: what is still taken for another."""
+def _labels(image: HardImage) -> str:
+    return f"labeled {image.label}, predicted {image.predicted}"
+
+
+def _wrong_after_one_round(run: "Run") -> Answer:
+    """Return PB012 after one round: wrong predictions, as weights hardly differ yet."""
     boosted = run.results.method(OURS)
     right = None if boosted is None else boosted.learn_accuracy
     if right is not None and right < 1 - _MOST_SUSPECTED:
-        return _skipped("Too many learning images are not recognized to suspect any of them.")
-    wrong = [item for item in run.results.hardest if item.predicted != item.label]
+        return _skipped("Too many training images are predicted wrongly to suspect any of them.")
+    wrong = [image for image in run.results.hardest if image.predicted != image.label]
     if not wrong:
-        return _fine("The hardest learning images are recognized.")
+        return _fine("The hardest training images are predicted correctly.")
     return _found(
-        f"{number(len(wrong))} of the {count(len(run.results.hardest), 'hardest learning image')}: "
-        "taken for another class.",
-        details=[
-            f"{item.image}: labeled {item.label}, taken for {item.predicted}" for item in wrong
-        ],
+        f"{number(len(wrong))} of the {count(len(run.results.hardest), 'hardest training image')}: "
+        "predicted wrongly.",
+        details=[f"{image.image}: {_labels(image)}" for image in wrong],
         type_next=_CORRECTED,
     )
 
@@ -367,15 +366,15 @@ def _not_recognized(run: "Run") -> Answer:
 @_tip(
     "PB013",
     "A few images hold the weight",
-    "Late rounds were composed for these images alone. If they are odd ones, fewer rounds do "
-    "as well; correct or leave out those that are wrong.",
+    "Late rounds were composed for these images alone. If they are outliers, fewer rounds do as well; "
+    "correct or remove those that are wrong.",
 )
 def _weight_on_few(run: "Run") -> Answer:
     if len(run.ensemble) == 1:
-        return _skipped("There is one round, and no later one that the weights could lead astray.")
+        return _skipped("There is only one round.")
     weights = sorted(run.ensemble.sample_weights.values(), reverse=True)
     if len(weights) < 20:
-        return _skipped("The weights of twenty learning images at least are needed.")
+        return _skipped("There are fewer than twenty training images.")
     sums = list(itertools.accumulate(weights))
     few = bisect.bisect_left(sums, sums[-1] / 2) + 1
     text = f"Half of all weight is on {number(few)} of {count(len(weights), 'image')}."
@@ -383,14 +382,14 @@ def _weight_on_few(run: "Run") -> Answer:
     return _fine_if(few > 0.05 * len(weights), text, f"{_FIT} --rounds {fewer}")
 
 
-_BEFORE = "The figures are of a promptboost that did not look for copies."
+_BEFORE = "Copies were not searched for."
 
 
 @_issue(
     "PB014",
-    "Held-out images were learned from",
-    "They are copies of images that taught the ensemble, byte for byte or to the eye. Accuracy on them "
-    "says how well they are remembered: quote the accuracy without them, and take them out.",
+    "Held-out images in the training set",
+    "They are copies of training images, byte for byte or visually, and make the accuracy too high: quote "
+    "the accuracy without them, and remove them.",
 )
 def _leaked_images(run: "Run") -> Answer:
     overlap = run.results.overlap
@@ -400,7 +399,7 @@ def _leaked_images(run: "Run") -> Answer:
         return _skipped(_NOTHING)
     leaks = overlap.leaks
     if not leaks.images:
-        return _fine("No held-out image is a copy of one that was learned from.")
+        return _fine("No held-out image is a copy of a training image.")
     boosted = run.results.method(OURS)
     unseen = None if boosted is None else boosted.unseen_accuracy
     return _found(
@@ -418,35 +417,53 @@ def _leaked_images(run: "Run") -> Answer:
     "One of the labels is wrong, or the classes overlap: no classifier can be right about both.",
 )
 def _contradictory_labels(run: "Run") -> Answer:
-    if run.results.overlap is None:
-        return _skipped(_BEFORE)
-    mixed = run.results.overlap.contradictions
-    if not mixed.images:
-        return _fine("No image has a copy under another label.")
-    return _found(
-        f"{count(mixed.images, 'image has', 'images have')} a copy under another label; "
-        f"{number(mixed.learned)} of them were learned from.",
-        details=mixed.names(labels=True),
-        type_next=_CORRECTED,
-    )
+    return _copied(run, "contradictions", "under another label", labels=True)
 
 
 @_tip(
     "PB016",
     "Repeated images",
-    "An image that is there several times counts several times, while learning and in the accuracy.",
+    "A repeated image counts several times, in the fit and in the accuracy.",
 )
 def _repeated_images(run: "Run") -> Answer:
+    return _copied(run, "repeats", "in the same class")
+
+
+def _copied(run: "Run", kind: str, where: str, *, labels: bool = False) -> Answer:
     if run.results.overlap is None:
         return _skipped(_BEFORE)
-    repeats = run.results.overlap.repeats
-    if not repeats.images:
-        return _fine("No image has a copy in its own class.")
+    copies: CopyCount = getattr(run.results.overlap, kind)
+    if not copies.images:
+        return _fine(f"No image has a copy {where}.")
     return _found(
-        f"{count(repeats.images, 'image has', 'images have')} a copy in the same class; "
-        f"{number(repeats.learned)} of them were learned from.",
-        details=repeats.names(),
+        f"{count(copies.images, 'image has', 'images have')} a copy {where}; "
+        f"{number(copies.learned)} of them are training images.",
+        details=copies.names(labels),
         type_next=_CORRECTED,
+    )
+
+
+@_tip(
+    "PB017",
+    "Uneven classes",
+    "All classes have the same weight in the fit, so an image of a small class counts more than one of a "
+    "large class, and a small class is learned from less. Add images to the small classes.",
+)
+def _uneven_classes(run: "Run") -> Answer:
+    recorded = run.results.task.class_sizes or {}
+    sizes = {name: size for name, size in recorded.items() if size}
+    if not sizes:
+        return _skipped("The results do not record the class sizes.")
+    smallest, largest = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
+    low, high = sizes[smallest], sizes[largest]
+    if high <= _SIZE_FACTOR * low:
+        return _fine(f"Classes have {number(low)} to {count(high, 'training image')}.")
+    small = sorted((n for n in sizes if sizes[n] * _SIZE_FACTOR < high), key=sizes.__getitem__)
+    return _found(
+        f"The smallest class, {smallest}, has {count(low, 'training image')}, the largest, {largest}, has "
+        f"{number(high)}.",
+        details=[f"{name}: {count(sizes[name], 'image')}" for name in small],
+        type_next="promptboost fit MORE_IMAGES -o NEW_RUN",
     )
 
 
@@ -458,7 +475,7 @@ def _repeated_images(run: "Run") -> Answer:
 def _descriptions_missing(run: "Run") -> Answer:
     missing = run.results.pool.missing
     if not missing:
-        return _fine("Every class has descriptions, or none were asked for.")
+        return _fine("Every class has descriptions, or there are none at all.")
     return _found(
         f"{count(len(missing), 'class has', 'classes have')} no descriptions.",
         details=missing,
@@ -468,7 +485,7 @@ def _descriptions_missing(run: "Run") -> Answer:
 
 @_tip(
     "PB021",
-    "Descriptions of no class",
+    "Descriptions of unknown classes",
     "These descriptions were not used. Is the name spelled as the class is?",
 )
 def _descriptions_unused(run: "Run") -> Answer:
@@ -483,18 +500,13 @@ def _descriptions_unused(run: "Run") -> Answer:
 
 
 def foreign_names(ensemble: PromptEnsemble) -> Iterator[tuple[str, str, str]]:
-    """Find prompts that hold the name of a class which is not theirs.
-
-    Names are met as :class:`~promptboost.pool.text.NameFinder` meets them: word by word without
-    regard to case, the longest first.
-    """
+    """Find prompts with the name of another class; see :class:`~promptboost.pool.text.NameFinder`."""
     finder = NameFinder(ensemble.class_names)
-    for own in ensemble.class_names:
-        texts = dict.fromkeys(text for item in ensemble.rounds for text in item.banks[own])
-        for text in texts:
-            other = next((name for name in finder.named(text) if name != own), None)
+    for class_name in ensemble.class_names:
+        for text in dict.fromkeys(t for r in ensemble.rounds for t in r.banks[class_name]):
+            other = next((name for name in finder.named(text) if name != class_name), None)
             if other is not None:
-                yield own, text, other
+                yield class_name, text, other
 
 
 @_tip(
@@ -507,28 +519,42 @@ def _foreign_prompts(run: "Run") -> Answer:
     leaks = list(foreign_names(run.ensemble))
     if not leaks:
         return _fine("No chosen prompt names another class.")
-    own, text, _ = leaks[0]
+    name, text, _ = leaks[0]
     return _found(
         f"{number(len(leaks))} of {count(run.ensemble.n_prompts, 'chosen prompt')}.",
-        details=[f"{own}: “{text}” names {other}" for own, text, other in leaks],
+        details=[f"{name}: “{text}” names {other}" for name, text, other in leaks],
         type_next=f"promptboost edit {run.shell_name} -o NEW_RUN "
-        f"--remove {shlex.quote(f'{own}={text}')}",
+        f"--remove {shlex.quote(f'{name}={text}')}",
     )
 
 
 @_tip(
     "PB023",
     "The pool adds little to the templates",
-    "No choice of prompts made the template better, or seldom. Descriptions that say what can be "
-    "seen give something to choose from.",
+    "Chosen prompts were rarely better than the template alone. Descriptions of what images show give the "
+    "fit more to choose from.",
 )
 def _pool_of_little_use(run: "Run") -> Answer:
     rounds = run.ensemble.rounds
-    idle = sum(item.error >= item.template_error for item in rounds)
+    idle = sum(round_.error >= round_.template_error for round_ in rounds)
     text = f"{number(idle)} of {count(len(rounds), 'round')} found nothing better than a template."
     if len(rounds) == 1:
         text = (
-            f"Error on the crops learned from: {percent(rounds[0].template_error)} with the template "
+            f"Error on the training crops: {percent(rounds[0].template_error)} with the template "
             f"alone, {percent(rounds[0].error)} with the chosen prompts."
         )
     return _fine_if(2 * idle <= len(rounds), text, f"{_FIT} --prompts MORE.json")
+
+
+@_tip(
+    "PB024",
+    "The descriptions do not matter",
+    "Refitted with descriptions of other classes, or with random words, the text is as accurate: it gains "
+    "nothing from what its descriptions say. Use sentences that say how a class looks.",
+)
+def _descriptions_without_effect(run: "Run") -> Answer:
+    controls = run.results.controls
+    if controls is None:
+        return _skipped("Fewer than two classes have descriptions among their prompts.")
+    text = f"{controls}{'' if run.results.held_out else ' (training images)'}."
+    return _fine_if(controls.gain > 0, text, f"{_FIT} --prompts BETTER.json")

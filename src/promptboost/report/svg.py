@@ -1,38 +1,92 @@
-"""SVG charts of reports, comparisons and the paper.
+"""Numbers, text and SVG charts of reports, comparisons and the paper.
 
-Drawn here, because matplotlib takes 3 to 35 times as long with its import, writes 2 to 6 times the bytes,
-and is 75 MB to install: see ``benchmarks/charts.py``.
+Charts are drawn here, because matplotlib takes 3 to 35 times as long with its import, writes 2 to 6
+times the bytes, and is 75 MB to install: see ``benchmarks/charts.py``.
 """
 
+import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from markupsafe import Markup
 
-from promptboost import errors
+from promptboost.errors import percent
 
-#: A space that numbers are grouped by.
-THIN = "\u202f"
-
-
-def percent(share: float | None) -> str:
-    """Write a share as a percentage with one decimal and a thin space."""
-    return errors.percent(share).replace(" ", THIN)
+NONE = "–"
+_MARKS = re.compile(r"([\\`*_\[\]<>|~&$#])")
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-def element(name: str, *content: str, **attributes: object) -> Markup:
-    """Return an element; floats are written with one decimal, and all text is escaped.
+def points(before: float | None, after: float | None) -> str:
+    """Write the difference of two shares in percentage points, with its sign."""
+    if before is None or after is None:
+        return NONE
+    text = f"{100 * (after - before):+.1f}"
+    return "0.0" if float(text) == 0 else text.replace("-", "−")
+
+
+def number(value: float | None) -> str:
+    """Write a number with three significant digits."""
+    if value is None:
+        return NONE
+    if value == int(value):
+        return f"{int(value):,}"
+    return f"{value:.3g}"
+
+
+def printable(text: str) -> str:
+    r"""Replace what cannot be written as UTF-8: bytes of file names that are not text."""
+    return _SURROGATES.sub("\ufffd", text)
+
+
+def as_text(line: str) -> str:
+    r"""Return a line for a page of Markdown, in which nothing is a mark.
 
     Examples
     --------
-    >>> print(element("text", "a < b", class_="tick", x=1.25, text_anchor="end"))
-    <text class='tick' x='1.2' text-anchor='end'>a &lt; b</text>
+    >>> print(as_text("a_b |  [c]"))
+    a\_b \| \[c\]
     """
+    return _MARKS.sub(r"\\\1", " ".join(line.split()))
+
+
+_ADDRESS = re.compile(r"(?i)(:|www)(//|\.)")
+
+
+def escaped(text: str) -> str:
+    r"""Escape text within a line of Markdown."""
+    # Some renderers make links of bare addresses; a prompt should not become one.
+    return _ADDRESS.sub(r"\1\\\2", as_text(text))
+
+
+def fenced(code: str, language: str = "") -> str:
+    """Set code between fences longer than any row of backticks in it."""
+    longest = max((len(row) for row in re.findall("`+", code)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{code}\n{fence}"
+
+
+def wilson(share: float | None, n: int) -> tuple[float, float] | None:
+    """Return the 95 % Wilson interval of a share counted on n images.
+
+    ``scipy.stats.binomtest`` has it too, but takes a second to import.
+    """
+    if share is None or n < 1:
+        return None
+    z = 1.959964
+    center = share + z * z / (2 * n)
+    reach = z * math.sqrt(max(0.0, share * (1 - share) / n + z * z / (4 * n * n)))
+    low, high = ((center + sign * reach) / (1 + z * z / n) for sign in (-1, 1))
+    return max(0.0, low), min(1.0, high)  # rounding may go beyond
+
+
+def element(name: str, *content: str, **attributes: object) -> Markup:
+    """Return an element; floats are written with one decimal, and all text is escaped."""
     pairs = (
         Markup(" {}='{}'").format(
-            key.rstrip("_").replace("_", "-"),
-            f"{value:.1f}" if isinstance(value, float) else value,
+            key.rstrip("_").replace("_", "-"), f"{value:.1f}" if isinstance(value, float) else value
         )
         for key, value in attributes.items()
     )
@@ -119,24 +173,24 @@ def _at(share: float) -> str:
 
 
 def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Find the first and the last of each row of neighbors among increasing whole numbers."""
-    found: list[tuple[int, int]] = []
-    for item in numbers:
-        if found and item == found[-1][1] + 1:
-            found[-1] = (found[-1][0], item)
+    """Return the first and last of each run of consecutive numbers."""
+    spans: list[tuple[int, int]] = []
+    for value in numbers:
+        if spans and value == spans[-1][1] + 1:
+            spans[-1] = (spans[-1][0], value)
         else:
-            found.append((item, item))
-    return found
+            spans.append((value, value))
+    return spans
 
 
 def spans(numbers: Iterable[int], most: int = 8) -> str:
-    """Write increasing whole numbers with runs drawn together."""
+    """Write increasing whole numbers, runs as ranges."""
     written = [f"{low}–{high}" if high > low else f"{low}" for low, high in runs(numbers)]
     return ", ".join(written if len(written) <= most else [*written[:most], "…"])
 
 
 def strip(rounds: Sequence[int], of: int) -> Markup:
-    """Mark some of the rounds 1, 2, … on a strip that stands for all of them."""
+    """Mark rounds on a strip of all rounds."""
     path = "".join(f"M{low - 1},4h{high - low + 1}" for low, high in runs(rounds))
     return element(
         "svg",
@@ -177,9 +231,9 @@ class Axes:
     high: float = 1.0
     inset: float = 0.0  # room to the left and right of the first and last point
 
-    def x(self, part: float) -> float:
-        """Return the place of a part of the way from left to right."""
-        return self.left + self.inset + (self.right - self.left - 2 * self.inset) * part
+    def x(self, fraction: float) -> float:
+        """Return the x coordinate at a fraction of the width."""
+        return self.left + self.inset + (self.right - self.left - 2 * self.inset) * fraction
 
     def y(self, share: float) -> float:
         """Return the height of a share."""
@@ -200,15 +254,17 @@ class Axes:
         return parts
 
     def ticks(self, ticks: Iterable[tuple[float, object]], name: str) -> list[Markup]:
-        """Write labels below the places of parts, and the name of the axis."""
+        """Write labels at fractions of the width, and the name of the axis."""
         foot = self.bottom + 20
-        labels = [text(self.x(part), foot, str(label), "tick middle") for part, label in ticks]
+        labels = [
+            text(self.x(position), foot, str(label), "tick middle") for position, label in ticks
+        ]
         return [*labels, text(self.x(0.5), foot + 16, name, "tick middle")]
 
     def polyline(self, points: Iterable[tuple[float, float]], **attributes: object) -> Markup:
-        """Draw a line through parts and shares."""
-        places = " ".join(f"{self.x(part):.1f},{self.y(share):.1f}" for part, share in points)
-        return element("polyline", points=places, **attributes)
+        """Draw a line through points: fractions of the width, and shares."""
+        coordinates = " ".join(f"{self.x(x):.1f},{self.y(share):.1f}" for x, share in points)
+        return element("polyline", points=coordinates, **attributes)
 
 
 def _round_scale(values: Sequence[float], steps: int = 10) -> tuple[float, float]:
@@ -246,19 +302,19 @@ def staged_curve(
     """Draw lines over rounds and level lines to compare with, each with its last value."""
     labels = [line.label for line in lines] + [level.label for level in references]
     names = {label: f"{label} " if named else "" for label in labels}
-    letters = max(map(len, names.values()), default=0) + len("100.0 %")
+    letters = max(map(len, names.values()), default=0) + len("100.0%")
     right = width - 16 - round(6.6 * letters)
     values = [value for line in lines for value in line.values if value is not None]
     low, high = _round_scale([*values, *(level.value for level in references)])
     axes = Axes(_LEFT, right, _TOP, height - _BOTTOM, low, high)
     rounds = max((len(line.values) for line in lines), default=1)
 
-    def part(number: int) -> float:
+    def position(number: int) -> float:
         return (number - 1) / (rounds - 1) if rounds > 1 else 0.5
 
     parts = [
         *axes.grid(),
-        *axes.ticks([(part(number), number) for number in _round_ticks(rounds)], "rounds"),
+        *axes.ticks([(position(number), number) for number in _round_ticks(rounds)], "rounds"),
     ]
     ends: list[tuple[float, str, str]] = []
     for level in references:
@@ -266,12 +322,12 @@ def staged_curve(
         end = names[level.label] + percent(level.value)
         ends.append((axes.y(level.value), end, level.kind))
     for line in lines:
-        known = [(part(i), v) for i, v in enumerate(line.values, start=1) if v is not None]
-        if known:
-            x, y = axes.x(known[-1][0]), axes.y(known[-1][1])
-            parts.append(axes.polyline(known, class_=line.kind))
+        values_at = [(position(i), v) for i, v in enumerate(line.values, start=1) if v is not None]
+        if values_at:
+            x, y = axes.x(values_at[-1][0]), axes.y(values_at[-1][1])
+            parts.append(axes.polyline(values_at, class_=line.kind))
             parts.append(element("circle", class_=line.kind, cx=x, cy=y, r=3.5))
-            ends.append((y, names[line.label] + percent(known[-1][1]), line.kind))
+            ends.append((y, names[line.label] + percent(values_at[-1][1]), line.kind))
     # Names are pushed apart where they would overlap; the lowest stays above the axis.
     ends.sort()
     places = apart([y for y, _, _ in ends], 17, axes.bottom + 4)
@@ -302,7 +358,7 @@ class Point(NamedTuple):
     y: float
     span: tuple[float, float] | None = None
     name: str = ""
-    few: bool = False  # counted on so few images that it says little
+    few: bool = False  # counted on too few images
 
 
 _WIDTH, _HEIGHT = 360, 330
@@ -318,14 +374,14 @@ def reliability_plot(
     """
     axes = Axes(_LEFT, _WIDTH - 14, _TOP, _HEIGHT - _BOTTOM)
     most = max((count for _, count in bins), default=1.0)
-    parts = [*axes.grid(), *axes.ticks(_SHARES, "probability of the answer, per cent")]
+    parts = [*axes.grid(), *axes.ticks(_SHARES, "predicted probability, percent")]
     parts.append(
         element("line", class_="ideal", x1=axes.x(0), x2=axes.x(1), y1=axes.y(0), y2=axes.y(1))
     )
     for point, count in bins:
         x, tall = axes.x(point.x), 40 * count / most
-        place = {"x": x - 5, "y": axes.bottom - tall, "width": 10, "height": float(tall)}
-        parts.append(element("rect", class_="count", **place))
+        column = {"x": x - 5, "y": axes.bottom - tall, "width": 10, "height": float(tall)}
+        parts.append(element("rect", class_="count", **column))
         if point.span is not None:
             low, high = map(axes.y, point.span)
             parts.append(element("line", class_="span", x1=x, x2=x, y1=low, y2=high))
@@ -345,7 +401,7 @@ def coverage_plot(
     low = min(0.9, _round_scale(values)[0])
     # Room for the name of a point at the end.
     axes = Axes(_LEFT, _WIDTH - 30, _TOP, _HEIGHT - _BOTTOM, low)
-    parts = [*axes.grid(), *axes.ticks(_SHARES, "share of images answered, per cent")]
+    parts = [*axes.grid(), *axes.ticks(_SHARES, "coverage, percent")]
     for kind, points in lines:
         parts.append(axes.polyline([(point.x, point.y) for point in points], class_=kind))
     last = float("-inf")
@@ -372,12 +428,10 @@ _LETTER, _TITLE_LETTER = 7.4, 8.6
 
 
 class Series(NamedTuple):
-    """A line of an accuracy figure: means and standard deviations by number of shots."""
+    """A line of an accuracy figure; points are shots, mean and standard deviation."""
 
     label: str
-    shots: Sequence[int]
-    means: Sequence[float]
-    deviations: Sequence[float]
+    points: Sequence[tuple[int, float, float]]
     color: str
     dashes: str = ""
     width: float = 1.6
@@ -394,12 +448,8 @@ def accuracy_panels(
     Shots mostly double, so they are spaced evenly. The first line of the `heading` is its title.
     """
     everything = [series for _, each in panels for series in each]
-    values = [
-        mean + sign * deviation
-        for series in everything
-        for mean, deviation in zip(series.means, series.deviations, strict=True)
-        for sign in (-1, 1)
-    ]
+    points = [point for series in everything for point in series.points]
+    values = [mean + sign * deviation for _, mean, deviation in points for sign in (-1, 1)]
     low, high = _round_scale(values, 20)
     wide = 46 + _PANEL + _SAMPLE + 24 + _LETTER * max(len(series.label) for series in everything)
     wide = max(wide, 54 + _TITLE_LETTER * max(len(title) for title, _ in panels))
@@ -429,15 +479,11 @@ def accuracy_panels(
 
 
 def _series(axes: Axes, series: Series, places: dict[int, float]) -> list[Markup]:
-    points = [
-        (places[k], mean, deviation)
-        for k, mean, deviation in zip(series.shots, series.means, series.deviations, strict=True)
-        if k in places
-    ]
-    means = [(part, mean) for part, mean, _ in points]
+    points = [(places[k], mean, spread) for k, mean, spread in series.points if k in places]
+    means = [(position, mean) for position, mean, _ in points]
     parts = [axes.polyline(means, **_stroke(series))]
-    for part, mean, deviation in points if len(points) <= _DOTS else ():
-        x, top = axes.x(part), axes.y(min(mean + deviation, axes.high))
+    for position, mean, deviation in points if len(points) <= _DOTS else ():
+        x, top = axes.x(position), axes.y(min(mean + deviation, axes.high))
         ends = {"x1": x, "x2": x, "y1": top, "y2": axes.y(max(mean - deviation, axes.low))}
         parts.append(element("line", **ends, stroke=series.color, stroke_width=0.8))
         dot = {"cx": x, "cy": axes.y(mean), "r": 1 + series.width}
@@ -447,7 +493,9 @@ def _series(axes: Axes, series: Series, places: dict[int, float]) -> list[Markup
 
 def _series_labels(axes: Axes, each: Sequence[Series]) -> list[Markup]:
     """Label each line at its end, after a piece of it: colors repeat, and then the dashes differ."""
-    ends = sorted(((axes.y(series.means[-1]), series) for series in each), key=lambda end: end[0])
+    ends = sorted(
+        ((axes.y(series.points[-1][1]), series) for series in each), key=lambda end: end[0]
+    )
     x, parts = axes.right + 8, []
     places = apart([y for y, _ in ends], _GAP, axes.bottom)
     for y, (_, series) in zip(places, ends, strict=True):
@@ -459,8 +507,4 @@ def _series_labels(axes: Axes, each: Sequence[Series]) -> list[Markup]:
 
 
 def _stroke(series: Series) -> dict[str, object]:
-    return {
-        "stroke": series.color,
-        "stroke_width": series.width,
-        "stroke_dasharray": series.dashes,
-    }
+    return {"stroke": series.color, "stroke_width": series.width, "stroke_dasharray": series.dashes}

@@ -7,7 +7,7 @@ from functools import partial
 from importlib import metadata
 
 import promptboost
-from promptboost.errors import PromptBoostError
+from promptboost.errors import PromptBoostError, install_command
 
 _CORE = ("numpy", "numba", "pillow", "scikit-learn", "safetensors")
 _EXTRAS = {
@@ -58,7 +58,7 @@ def _version(package: str) -> str | None:
 def _extra(extra: str) -> Diagnosis:
     versions = {name: _version(name) for name in _EXTRAS[extra]}
     if missing := [name for name, version in versions.items() if version is None]:
-        hint = f"not installed ({', '.join(missing)}); type: pip install 'promptboost[{extra}]'"
+        hint = f"not installed ({', '.join(missing)}); type: {install_command(extra)}"
         return Diagnosis(f"extra {extra}", hint, None)
     return Diagnosis(f"extra {extra}", ", ".join(f"{name} {v}" for name, v in versions.items()))
 
@@ -94,11 +94,8 @@ def _encoder(name: str) -> str:
 
 def _store() -> str:
     from promptboost.encoders.store import EmbeddingStore
-    from promptboost.run.preflight import check_store
+    from promptboost.run.run_folder import check_store
 
     check_store()  # an unreadable one looks empty
-    store = EmbeddingStore()
-    checked, report = store.verify(), store.report()
-    if not checked.ok:
-        raise RuntimeError(str(checked))
-    return f"{report.rows:,} vectors in {report.root}, {checked}"
+    report = EmbeddingStore().report()
+    return f"{report.rows:,} vectors in {report.root}"

@@ -3,27 +3,25 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.baselines.baselines import zero_shot_head
-from promptboost.baselines.measures import OURS, Guesses, confusions, coverage, per_class
+from promptboost.baselines import OURS, Guesses, confusions, coverage, per_class, zero_shot_head
 from promptboost.data import Dataset, load_data
 from promptboost.data.shots import divide
 from promptboost.encoders.base import UnitRows
 from promptboost.errors import DataError, PromptBoostError
 from promptboost.model import PromptClassifier
-from promptboost.model.classifier import check_share
 from promptboost.model.edits import original_names
-from promptboost.model.head import mean_index, mean_proba
+from promptboost.model.head import check_share, mean_index, mean_proba
 from promptboost.model.prediction import FIELDS, Prediction
 from promptboost.progress import Progress, no_progress
 from promptboost.run.holdout import add_looks, held_out_images, shown_part
 from promptboost.run.overlap import Inspection, inspect, inspect_known
-from promptboost.run.predict import open_classifier
+from promptboost.run.predict import LoadOptions, open_classifier
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.versions import Lineage
 
@@ -36,37 +34,21 @@ def evaluate_run(
     *,
     held_out: bool = False,
     final: bool = False,
-    encoder: str | Sequence[str] | None = None,
-    average: bool = False,
-    text_only: bool = False,
     min_probability: float | None = None,
-    cache: bool = True,
     progress: Progress = no_progress,
-    device: str | None = None,
-    allow_download: bool = False,
     write: Write | None = None,
+    **options: Unpack[LoadOptions],
 ) -> dict[str, Any]:
     """Evaluate a run on labeled images: the split ``test`` if there is one, else all.
 
-    With `held_out`, the run is evaluated on its held-out images: on the part that edits are measured on
-    or, with `final`, on the part that is reserved until the end. `source` is where they are now. Each look
-    is counted.
+    With `held_out`, the run is evaluated on its held-out images: on those that edits are measured on or,
+    with `final`, on the reserved ones. `source` is where they are now. Each evaluation is counted.
 
-    The encoders are those of :func:`~promptboost.run.predict.open_classifier`; the probabilities of several
-    are averaged, those of zero-shot too. With `min_probability`, measure selective prediction as well.
-    `write` is called with columns and batches of predictions for all images.
+    The probabilities of several encoders are averaged, those of zero-shot too. With `min_probability`,
+    measure selective prediction as well. `write` is called with columns and batches of predictions for
+    all images.
     """
-    folder, classifier = open_run(
-        run,
-        min_probability,
-        encoder=encoder,
-        average=average,
-        text_only=text_only,
-        cache=cache,
-        progress=progress,
-        device=device,
-        allow_download=allow_download,
-    )
+    folder, classifier = open_run(run, min_probability, progress, **options)
     data = _measured_on(folder, source, held_out=held_out, final=final, progress=progress)
     data = with_classes(data, classifier.class_names)
     lineage = add_looks(run, **{"final_looks" if final else "looks": 1}) if held_out else None
@@ -81,15 +63,15 @@ def evaluate_run(
 
 
 def open_run(
-    run: Path, min_probability: float | None, **options: Any
+    run: Path, min_probability: float | None, progress: Progress, **options: Unpack[LoadOptions]
 ) -> tuple[RunFolder, PromptClassifier]:
-    """Open a run to evaluate it; its figures are read, too, so that both are of the same run."""
+    """Open a run to evaluate it, with the results of the same run."""
     if min_probability is not None:
         check_share("min_probability", min_probability)
     folder = RunFolder(run)
 
     def opened() -> PromptClassifier:
-        classifier = open_classifier(folder.path, **options)
+        classifier = open_classifier(folder.path, progress=progress, **options)
         _ = folder.metrics_path.exists() and folder.results
         return classifier
 
@@ -169,8 +151,8 @@ def _measured_on(
 ) -> Dataset:
     """Return the images to measure on; held-out ones by the names their classes have now."""
     if held_out:
-        kept = held_out_images(folder, source, progress)
-        return as_called_now(shown_part(kept, final=final), folder)
+        images = held_out_images(folder, source, progress)
+        return as_called_now(shown_part(images, final=final), folder)
     data = load_data(source or str(folder.source), progress=progress)
     return data.of_split("test") if "test" in data.splits else data
 
@@ -184,11 +166,11 @@ def as_called_now(data: Dataset, folder: RunFolder) -> Dataset:
 
 
 def with_classes(data: Dataset, class_names: tuple[str, ...]) -> Dataset:
-    """Return images with the class numbers of a run, which may have classes they lack."""
+    """Return images with the class indices of a run, which may have more classes."""
     present = {image.label for image in data.images}
     if strange := sorted(present - set(class_names)):
         raise DataError(
-            f"the run does not know the class {strange[0]!r}; it knows "
+            f"the run has no class {strange[0]!r}; it has "
             f"{', '.join(class_names[:10])}{', …' if len(class_names) > 10 else ''}"
         )
     return Dataset(data.images, tuple(class_names), data.bad)
@@ -207,8 +189,8 @@ def inspect_run(
     learn = _learned_images(run)
     if learn is not None and learn.class_names == data.class_names:
         return inspect(learn, data, progress=progress)
-    known = [bytes.fromhex(digest) for digest in digests]
-    return inspect_known(known, data, progress=progress)
+    learned = [bytes.fromhex(digest) for digest in digests]
+    return inspect_known(learned, data, progress=progress)
 
 
 def _learned_images(run: RunFolder) -> Dataset | None:

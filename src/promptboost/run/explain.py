@@ -12,14 +12,9 @@ from promptboost.data.decode import BadImage, ImageError
 from promptboost.data.source import find_images
 from promptboost.errors import DataError
 from promptboost.model import PromptClassifier
-from promptboost.model.explanation import Explanation
+from promptboost.model.prediction import Explanation
 from promptboost.run.holdout import HeldOutSet, add_looks
-from promptboost.run.influence import (
-    ConfusedPair,
-    Influence,
-    confused_pairs,
-    sentence_influences,
-)
+from promptboost.run.influence import ConfusedPair, Influence, confused_pairs, sentence_influences
 
 
 class ExplainedImages(NamedTuple):
@@ -37,7 +32,7 @@ def explain_images(
     answer: str | None = None,
     against: str | None = None,
 ) -> ExplainedImages:
-    """Explain the predictions for images; folders stand for all images below them."""
+    """Explain the predictions for images; folders are searched for images."""
     listing = find_images(paths)
     images, bad = list(listing.images), list(listing.bad)
     while images:
@@ -75,11 +70,11 @@ class HeldOutReasons(msgspec.Struct, frozen=True):
 def explain_held_out(run: Path, held_out: HeldOutSet) -> HeldOutReasons:
     """Compute the influence of each sentence and the sentences behind each confusion.
 
-    It counts as a look at the held-out images.
+    This counts as a use of the held-out images.
     """
     ensemble, scores = held_out.ensemble, held_out.scores
     labels = held_out.labels_in(held_out.base)
-    counted = labels >= 0  # the others are of a class that was dropped since
+    counted = labels >= 0  # other images belong to dropped classes
     answers = scores.answers(ensemble)
     return HeldOutReasons(
         images=int(counted.sum()),

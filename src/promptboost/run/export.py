@@ -1,25 +1,29 @@
-"""A run for programs without promptboost: its class matrix and, as ONNX, its image tower too."""
+"""Export a run: its class matrix and, as ONNX, its image encoder."""
 
 import hashlib
 import io
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 import promptboost
 from promptboost.data.shots import load_task
+from promptboost.encoders import load_encoder
+from promptboost.encoders.base import UnitRows
 from promptboost.encoders.graph import GraphEncoder, classifier_graph, graph_encoder
 from promptboost.errors import EncoderError, PromptBoostError, RunError
 from promptboost.io import json_text, write_bytes, writing
 from promptboost.model import PromptClassifier
 from promptboost.model.head import Head
 from promptboost.progress import Advance, Progress, no_progress, stage
-from promptboost.run.predict import open_classifier
+from promptboost.run.predict import LoadOptions, open_classifier
 from promptboost.run.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -27,14 +31,21 @@ if TYPE_CHECKING:
 
 #: Images on which an exported graph is compared with the run.
 CHECKED = 100
-#: How far its logits may lie from those of the run.
+#: Largest difference between its logits and those of the run.
 TOLERANCE = 1e-3
 _AT_ONCE = 16
+# Smallest cosine of an embedding by an exported tower with that of the encoder. Pillow scales images a
+# little differently from torchvision: 0.9999 for noise.
+_LEAST_COSINE = 0.999
+_TEXTS = (
+    *("a bird", "", "A photo of a small brown bird, sitting on a branch.", "red-and-blue PARROT"),
+    *("a satellite image of an airport_runway!", "the ship  sails", "ein Käfer aus Köln", "7 × 8"),
+)
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how near the graph is to the run."""
+    """The files of an export, and the comparison of the graph with the run."""
 
     folder: Path
     files: tuple[str, ...]
@@ -46,38 +57,23 @@ def export_run(
     folder: Path,
     *,
     onnx: bool = False,
-    encoder: str | None = None,
-    text_only: bool = False,
     overwrite: bool = False,
-    cache: bool = True,
     progress: Progress = no_progress,
-    device: str | None = None,
-    allow_download: bool = False,
+    **options: Unpack[LoadOptions],
 ) -> Exported:
-    """Write what another program needs to answer as a run does.
+    """Write a run for programs without promptboost.
 
-    ``classifier.json`` says what is what; ``classifier.safetensors`` and ``classifier.npz`` hold the class
-    matrix: logits are the products of embeddings, rows of length one, with its rows. With `onnx`,
-    ``model.onnx`` has the image tower in front of it. Nothing is written unless it answers as the run does.
+    ``classifier.json`` describes the files; ``classifier.safetensors`` and ``classifier.npz`` hold the
+    class matrix. With `onnx`, ``model.onnx`` also has the image encoder; nothing is written unless it
+    predicts as the run does.
     """
     home = RunFolder(run)
     home.check_readable()
-    if folder.exists() and not overwrite and any(folder.iterdir() if folder.is_dir() else [folder]):
-        raise RunError(
-            f"{folder} is there already; add --overwrite to write into it, or choose another name"
-        )
-    classifier = open_classifier(
-        run,
-        encoder=encoder,
-        text_only=text_only,
-        cache=cache,
-        progress=progress,
-        device=device,
-        allow_download=allow_download,
-    )
+    _check_free(folder, overwrite)
+    classifier = open_classifier(run, progress=progress, **options)
     head, names = classifier.head, classifier.class_names
     matrix = np.float32(head.factor / head.rounds) * head.matrix
-    one: Any = classifier.encoder
+    encoder_: Any = classifier.encoder
     about = _about(classifier, head)
     files = {
         "classifier.safetensors": _safetensors(matrix, names),
@@ -85,12 +81,12 @@ def export_run(
         "ensemble.json": classifier.ensemble.to_json().encode("utf-8"),
     }
     if onnx:
-        tower = graph_encoder(one)
-        with stage(progress, f"writing the image tower of {one.id} as a graph"):
+        tower = graph_encoder(encoder_)
+        with stage(progress, f"writing the image tower of {encoder_.id} as a graph"):
             graph = tower.image_graph()
             facts = {
                 "producer": "promptboost",
-                "encoder": one.id,
+                "encoder": encoder_.id,
                 "preprocessing": json.dumps(dict(graph.preprocessing)),
             }
             model = classifier_graph(graph, matrix, names, facts)
@@ -107,8 +103,70 @@ def export_run(
     return Exported(folder, ("classifier.json", *files), about["checked"])
 
 
+@dataclass(frozen=True)
+class ExportedEncoder:
+    """The files of an encoder, and the comparison of its towers with it."""
+
+    folder: Path
+    files: tuple[str, ...]
+    checked: dict[str, dict[str, float]]  # of "images" and "texts": see agreement
+
+
+def export_encoder(
+    name: str, folder: Path, *, overwrite: bool = False, progress: Progress = no_progress
+) -> ExportedEncoder:
+    """Write an encoder as ONNX towers, which ``onnx:FOLDER`` loads without torch.
+
+    Nothing is written unless the towers embed images and texts as the encoder does.
+    """
+    from promptboost.encoders.onnx_files import onnx_files
+
+    _check_free(folder, overwrite)
+    with stage(progress, f"loading {name}"):
+        encoder = load_encoder(name, device="cpu")
+    with stage(progress, f"writing the towers of {name}"):
+        files = onnx_files(encoder)
+    with writing(folder, "export"), TemporaryDirectory(dir=folder, prefix=".export-") as temporary:
+        for file, content in files.items():
+            path = Path(temporary, file)
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(content)
+        with stage(progress, "checking the towers"):
+            towers = load_encoder(f"onnx:{temporary}")
+            images = _made_up()
+            pairs = {
+                "images": (encoder.encode_images(images), towers.encode_images(images)),
+                "texts": (encoder.encode_texts(_TEXTS), towers.encode_texts(_TEXTS)),
+            }
+        checked = {kind: agreement(*rows) for kind, rows in pairs.items()}
+        least = min(result["minimum_cosine"] for result in checked.values())
+        if least < _LEAST_COSINE:
+            raise EncoderError(
+                f"the towers do not embed as {name} does: the smallest cosine is {least:.4f}; nothing is "
+                "written"
+            )
+        for file in files:
+            (folder / file).parent.mkdir(exist_ok=True)
+            os.replace(Path(temporary, file), folder / file)
+    return ExportedEncoder(folder, tuple(files), checked)
+
+
+def agreement(ours: UnitRows, theirs: UnitRows) -> dict[str, float]:
+    """Compare embeddings of the same inputs: their number, smallest cosine and largest difference."""
+    return {
+        "inputs": len(ours),
+        "minimum_cosine": float((ours * theirs).sum(axis=1, dtype=np.float64).min()),
+        "largest_difference": float(np.abs(ours - theirs).max()),
+    }
+
+
+def _check_free(folder: Path, overwrite: bool) -> None:
+    if folder.exists() and not overwrite and any(folder.iterdir() if folder.is_dir() else [folder]):
+        raise RunError(f"{folder} exists; add --overwrite to write into it, or choose another name")
+
+
 def _about(classifier: PromptClassifier, head: Head) -> dict[str, Any]:
-    """Return what ``classifier.json`` says; what only a graph has is None."""
+    """Return the content of ``classifier.json``; fields of a graph are None."""
     encoder: Any = classifier.encoder
     return {
         "format": "promptboost-classifier",
@@ -139,11 +197,10 @@ def _npz(matrix: NDArray[np.float32], names: Iterable[str]) -> bytes:
 
 
 def _images(home: RunFolder, progress: Progress) -> "tuple[str, list[Image]]":
-    """Return images to compare on: those of the run where they are, else made-up ones."""
+    """Return images for the comparison: those of the run if they exist, else noise."""
     try:
         task = load_task(home.source, home.settings, progress=progress)
-        found = [*task.held_out.images, *task.learn.images][:CHECKED]
-        images = [image.open() for image in found]
+        images = [image.open() for image in (*task.held_out.images, *task.learn.images)[:CHECKED]]
         if images:
             return "of the run", images
     except (PromptBoostError, OSError):
@@ -152,7 +209,7 @@ def _images(home: RunFolder, progress: Progress) -> "tuple[str, list[Image]]":
 
 
 def _made_up() -> "list[Image]":
-    """Draw images of noise at many sizes, no two alike."""
+    """Draw images of noise at many sizes."""
     from PIL import Image
 
     chance = np.random.default_rng(0)
@@ -173,25 +230,25 @@ def _check(
     given: "tuple[str, list[Image]]",
     advance: Advance,
 ) -> dict[str, Any]:
-    """Compare a graph with the run on images; raise if it answers otherwise."""
+    """Compare a graph with the run on images; raise if their predictions differ."""
     from promptboost.encoders.runtime import onnx_session
 
     which, images = given
     session = onnx_session(model)
     differences, same = [0.0], 0
     for start in range(0, len(images), _AT_ONCE):
-        part = images[start : start + _AT_ONCE]
-        ours = np.asarray(classifier.encoder.encode_images(part)) @ matrix.T
-        pixels = np.stack([tower.pixels(image) for image in part])
+        batch = images[start : start + _AT_ONCE]
+        ours = np.asarray(classifier.encoder.encode_images(batch)) @ matrix.T
+        pixels = np.stack([tower.pixels(image) for image in batch])
         (theirs,) = session.run(["logits"], {"pixels": pixels})
         differences.append(float(np.abs(ours - theirs).max()))
         same += int((ours.argmax(axis=1) == theirs.argmax(axis=1)).sum())
-        advance(len(part))
+        advance(len(batch))
     largest = max(differences)
     if same < len(images) or largest > TOLERANCE:
         raise EncoderError(
-            f"the graph does not answer as the run does: {len(images) - same} of {len(images)} answers "
-            f"differ, logits by up to {largest:.2g}; nothing is written"
+            f"the graph does not predict as the run does: {len(images) - same} of {len(images)} "
+            f"predictions differ, logits by up to {largest:.2g}; nothing is written"
         )
     return {
         "images": len(images),

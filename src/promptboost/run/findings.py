@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from promptboost.baselines.measures import Count, Share
+from promptboost.baselines import Count, Share
 from promptboost.errors import FileFormatError
 from promptboost.io import load_json, read_text
 
@@ -21,7 +21,7 @@ Kind = Literal["label", "two-labels", "leak", "repeat", "outlier"]
 KINDS: dict[str, str] = {
     "label": "labels that are probably wrong",
     "two-labels": "the same image under two labels",
-    "leak": "held-out images that were learned from",
+    "leak": "test images that are in the training set",
     "outlier": "images that are like no class",
     "repeat": "the same image twice in a class",
 }

@@ -4,13 +4,13 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Unpack
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.baselines.measures import Count, Share
+from promptboost.baselines import Count, Share
 from promptboost.data.dataset import Dataset
 from promptboost.data.shots import load_task
 from promptboost.errors import DataError, RunError, command_name
@@ -18,12 +18,12 @@ from promptboost.model import PromptClassifier, PromptEnsemble
 from promptboost.model.edits import Change, apply_changes, original_names
 from promptboost.model.scores import ClassKey, SentenceScores
 from promptboost.progress import Progress, no_progress
-from promptboost.run.predict import open_classifier
+from promptboost.run.predict import LoadOptions, open_classifier
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.versions import Lineage
 
-#: One held-out image in so many is kept back for the final figure.
-KEPT_BACK = 3
+#: One in this many held-out images is reserved for the final measurement.
+RESERVED = 3
 
 
 class ClassChange(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class ClassChange(msgspec.Struct, frozen=True):
 
 
 class Flip(msgspec.Struct, frozen=True):
-    """An image that gets another answer."""
+    """An image whose prediction changes."""
 
     image: str
     label: str
@@ -46,7 +46,7 @@ class Flip(msgspec.Struct, frozen=True):
 
 
 class Effect(msgspec.Struct, frozen=True):
-    """The effect of an edit on the answers for held-out images."""
+    """The effect of an edit on the predictions for held-out images."""
 
     images: Count
     before: Share | None  # accuracy; None without images
@@ -54,7 +54,7 @@ class Effect(msgspec.Struct, frozen=True):
     flips: tuple[Flip, ...]
     classes: tuple[ClassChange, ...]
     left_out: Count = 0  # images of classes that were dropped
-    changed: Count = 0  # images that get another answer
+    changed: Count = 0  # images whose prediction changes
     mended: Count = 0  # of these, images that become right
     broken: Count = 0  # and images that become wrong
 
@@ -66,24 +66,12 @@ class Effect(msgspec.Struct, frozen=True):
 
 
 class Candidate(NamedTuple):
-    """An edited ensemble to measure.
+    """An edited ensemble to measure."""
 
-    Attributes
-    ----------
-    ensemble : PromptEnsemble
-        The ensemble after the changes.
-    changes : tuple of Change
-        The changes since the run's own ensemble.
-    labels : mapping of str to str
-        Its class names to those of the images; a class that was added has none.
-    originals : mapping of str to str
-        Its class names to those in the run, which the residual goes by.
-    """
-
-    ensemble: PromptEnsemble
-    changes: tuple[Change, ...]
-    labels: Mapping[str, str]
-    originals: Mapping[str, str]
+    ensemble: PromptEnsemble  # the ensemble after the changes
+    changes: tuple[Change, ...]  # the changes since the run's own ensemble
+    labels: Mapping[str, str]  # its class names to those of the images, without added classes
+    originals: Mapping[str, str]  # its class names to those in the run, which the residual has
 
     @property
     def names(self) -> dict[str, str]:
@@ -93,33 +81,15 @@ class Candidate(NamedTuple):
 
 @dataclass(eq=False)
 class HeldOutSet:
-    """Held-out images of a run with their scores on its sentences.
+    """Held-out images of a run with their scores on its sentences."""
 
-    Attributes
-    ----------
-    ensemble : PromptEnsemble
-        The ensemble of the run.
-    scores : SentenceScores
-        The scores of the images.
-    images : list of str
-        Their names.
-    labels : array of shape (n,)
-        Their classes, as indices into `class_names`.
-    class_names : tuple of str
-        The class names in the data, whatever edits renamed since.
-    lineage : Lineage
-        The edits since the fit.
-    data : Dataset, optional
-        The images themselves.
-    """
-
-    ensemble: PromptEnsemble
-    scores: SentenceScores
-    images: list[str]
-    labels: NDArray[np.int64]
-    class_names: tuple[str, ...]
-    lineage: Lineage
-    data: Dataset | None = None
+    ensemble: PromptEnsemble  # the ensemble of the run
+    scores: SentenceScores  # the scores of the images
+    images: list[str]  # their names
+    labels: NDArray[np.int64]  # (n,): their classes, as indices into `class_names`
+    class_names: tuple[str, ...]  # the class names in the data, before any renaming
+    lineage: Lineage  # the edits since the fit
+    data: Dataset | None = None  # the images themselves
 
     def __post_init__(self) -> None:
         self._run_names = original_names(self.class_names, self.lineage.changes)
@@ -138,26 +108,26 @@ class HeldOutSet:
         return Candidate(ensemble, changes, labels, originals)
 
     def keys(self, candidate: Candidate) -> tuple[ClassKey, ...]:
-        """Return what the answers of a candidate depend on."""
+        """Return the keys of a candidate's classes; equal keys mean equal predictions."""
         return self.scores.class_keys(candidate.ensemble, candidate.originals)
 
     def labels_in(self, candidate: Candidate) -> NDArray[np.int64]:
         """Return the class of each image as an index into the candidate's classes; −1 if it has none."""
-        names, known = candidate.names, candidate.ensemble.class_names
+        names, classes = candidate.names, candidate.ensemble.class_names
         numbers = [
-            known.index(names[label]) if label in names else -1 for label in self.class_names
+            classes.index(names[label]) if label in names else -1 for label in self.class_names
         ]
         return np.array(numbers, dtype=np.int64)[self.labels]
 
     def answers(self, candidate: Candidate) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-        """Return the answer for each image as an index into `class_names`, −1 for an added class.
+        """Return predictions as indices into `class_names`, −1 for an added class.
 
         The second array has the indices into the candidate's own classes.
         """
         chosen = self.scores.answers(candidate.ensemble, candidate.originals)
-        places = {name: k for k, name in enumerate(self.class_names)}
+        indices = {name: k for k, name in enumerate(self.class_names)}
         labels = candidate.labels
-        numbers = [places.get(labels.get(name, ""), -1) for name in candidate.ensemble.class_names]
+        numbers = [indices.get(labels.get(name, ""), -1) for name in candidate.ensemble.class_names]
         return np.array(numbers, dtype=np.int64)[chosen], chosen
 
     def effect(self, changes: Iterable[Change]) -> Effect:
@@ -171,7 +141,7 @@ class HeldOutSet:
             names = candidate.names
             remain &= np.array([name in names for name in self.class_names])[self.labels]
         (old, old_own), (new, new_own) = self.answers(before), self.answers(after)
-        # A class that was only renamed is the same answer; two that are new to the images are not.
+        # A renamed class is the same prediction; two different added classes are not.
         same = (old == new) & ((old >= 0) | (old_own == new_own))
         flipped = np.flatnonzero(remain & ~same)
         was_right, is_right = (old == self.labels) & remain, (new == self.labels) & remain
@@ -216,27 +186,24 @@ def open_held_out(
     *,
     data: str | None = None,
     final: bool = False,
-    cache: bool = True,
+    needed: bool = True,
     progress: Progress = no_progress,
-    device: str | None = None,
-    allow_download: bool = False,
+    **options: Unpack[LoadOptions],
 ) -> HeldOutSet:
-    """Embed the held-out images of a run: those shown or, if `final`, those kept back.
+    """Embed the held-out images of a run: those for edits or, if `final`, the reserved ones.
 
-    `data` is the place of the images if they were moved.
+    `data` is where the images are, if they were moved. Unless they are `needed`, there may be none.
     """
     folder = RunFolder(run)
     folder.check_finished()
 
     def read() -> tuple[PromptClassifier, Lineage]:
-        classifier = open_classifier(
-            run, cache=cache, progress=progress, device=device, allow_download=allow_download
-        )
+        classifier = open_classifier(run, progress=progress, **options)
         _ = folder.settings, folder.source
         return classifier, Lineage.read(run)
 
     classifier, lineage = folder.steady(read)
-    held_out = shown_part(held_out_images(folder, data, progress), final=final)
+    held_out = shown_part(held_out_images(folder, data, progress, needed=needed), final=final)
     rows = classifier.embedder.originals(held_out)
     return HeldOutSet(
         classifier.ensemble,
@@ -249,40 +216,42 @@ def open_held_out(
     )
 
 
-def held_out_images(folder: RunFolder, data: str | None, progress: Progress) -> Dataset:
-    """Return the images that a run held out; raise if they have moved or changed."""
+def held_out_images(
+    folder: RunFolder, data: str | None, progress: Progress, *, needed: bool = True
+) -> Dataset:
+    """Return the images that a run held out; raise if they have moved or changed, or there are none."""
     evaluate = f"{command_name()} evaluate {shlex.quote(str(folder.path))} DATA"
     again = f"{evaluate} measures on other images"
     try:
         task = load_task(data or folder.source, folder.settings, progress=progress)
     except DataError as error:
         raise RunError(
-            f"the held-out images of {folder.path} cannot be read: {error}; if they were moved, say where "
-            f"with --data DATA, or as in {evaluate} --held-out; {again}"
+            f"the held-out images of {folder.path} cannot be read: {error}; if they were moved, add "
+            f"--data DATA, or type {evaluate} --held-out; {again}"
         ) from error
     if task.learn.fingerprint != folder.learn_fingerprint:
         raise RunError(
             f"the images in {data or folder.source} are not those that {folder.path} was fitted on, so "
-            f"it is not known which were held out; {again}"
+            f"the held-out ones are unknown; {again}"
         )
-    if not len(task.held_out):
-        raise RunError(f"{folder.path} held no images out: it learned from all; {again}")
+    if needed and not len(task.held_out):
+        raise RunError(f"{folder.path} has no held-out images; {again}")
     return task.held_out
 
 
 def shown_part(held_out: Dataset, *, final: bool) -> Dataset:
-    """Return the images that edits are measured on or, if `final`, those kept back.
+    """Return the images for measuring edits or, if `final`, the reserved ones.
 
-    The choice depends on the content of an image alone, not on its name or on the other images.
+    The split depends only on the content of each image.
     """
-    hidden = [image.digest()[0] % KEPT_BACK == 0 for image in held_out.images]
+    hidden = [image.digest()[0] % RESERVED == 0 for image in held_out.images]
     return held_out.subset(np.flatnonzero(np.array(hidden, dtype=bool) == final))
 
 
 def add_looks(run: Path, looks: int = 0, final_looks: int = 0) -> Lineage:
-    """Count looks at the held-out images of a run, and write the number into its folder."""
+    """Count measurements on the held-out images of a run, and write the number into its folder."""
     folder = RunFolder(run)
-    with folder.writing("count a look"):
+    with folder.writing("count a measurement"):
         lineage = Lineage.read(run)
         lineage = msgspec.structs.replace(
             lineage, looks=lineage.looks + looks, final_looks=lineage.final_looks + final_looks

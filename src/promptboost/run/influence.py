@@ -1,53 +1,55 @@
-"""The influence of each sentence on the answers for many images, and the sentences behind confusions."""
+"""The influence of each sentence on the predictions, and the sentences behind confusions."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.baselines.measures import Indices
+from promptboost.baselines import Indices
+from promptboost.config import BoostConfig
+from promptboost.encoders.embedder import TextSource, embed_texts
 from promptboost.model.ensemble import PromptEnsemble
 from promptboost.model.scores import SentenceScores
+from promptboost.training.examples import Examples
+from promptboost.training.pool_rows import PoolRows, PoolTexts
 
 #: Sentences listed for each confusion.
 _LISTED = 3
-_WithoutPrompt = tuple[str, float, NDArray[np.intp] | None]
+# A prompt, its weight, and without it the predictions and the change of each margin.
+_WithoutPrompt = tuple[str, float, tuple[NDArray[np.intp], NDArray[np.float64]] | None]
 
 
 class Influence(msgspec.Struct, frozen=True):
-    """The effect of removing one sentence from one class.
+    """The effect of removing one sentence from one class."""
 
-    Attributes
-    ----------
-    class_name, prompt : str
-        The class and its sentence.
-    weight : float
-        The share of the sentence in the score of the class.
-    removable : bool
-        Whether it can be removed: not where it is alone in a round.
-    mended, broken : int
-        Images that become right, and that become wrong.
-    changed : int
-        Images that get another answer, right or wrong.
-    """
-
+    # the class and its sentence
     class_name: str = msgspec.field(name="class")
     prompt: str
-    weight: float
-    removable: bool = True
+    weight: float  # the share of the sentence in the score of the class
+    removable: bool = True  # whether it can be removed: it is not the only one in a round
+    # images that become right, and that become wrong
     mended: int = 0
     broken: int = 0
-    changed: int = 0
+    changed: int = 0  # images whose prediction changes
+    # what the margins of all images lose, per image of the class. The margin of an image is the
+    # logit of its label minus the best other logit.
+    margin: float = 0.0
+
+    @property
+    def matters(self) -> bool:
+        """Whether removing the sentence lowers margins or raises errors."""
+        return not self.removable or self.margin > 0 or self.gain < 0
 
     @property
     def gain(self) -> int:
-        """Number of images by which accuracy rises without the sentence."""
+        """Number of images gained by removing the sentence."""
         return self.mended - self.broken
 
 
 class SentencePart(msgspec.Struct, frozen=True):
-    """What a sentence adds to the margin of a wrong answer."""
+    """The contribution of a sentence to the margin of a wrong prediction."""
 
     class_name: str = msgspec.field(name="class")
     prompt: str
@@ -55,25 +57,15 @@ class SentencePart(msgspec.Struct, frozen=True):
 
 
 class ConfusedPair(msgspec.Struct, frozen=True):
-    """The sentences that contribute most to a confusion.
+    """The sentences that contribute most to a confusion."""
 
-    Attributes
-    ----------
-    true, answered : str
-        The right class, and the predicted one.
-    count : int
-        Number of images.
-    sentences : tuple of SentencePart
-        The sentences of both classes with the largest mean contributions to the wrong answer.
-    residual : float
-        The mean contribution of the residual.
-    """
-
+    # the right class, and the predicted one
     true: str
     answered: str
-    count: int
+    count: int  # number of images
+    # the sentences of both classes with the largest mean contributions to the wrong answer
     sentences: tuple[SentencePart, ...]
-    residual: float
+    residual: float  # the mean contribution of the residual
 
 
 def sentence_influences(
@@ -84,27 +76,8 @@ def sentence_influences(
 ) -> list[Influence]:
     """Remove each sentence alone, and count exactly; the most harmful sentences come first.
 
-    Parameters
-    ----------
-    scores : SentenceScores
-        The scores of the images.
-    ensemble : PromptEnsemble
-        The ensemble.
-    labels : array of int
-        Indices into the classes of the ensemble; −1 for an image that does not count.
-    originals : mapping, optional
-        See :meth:`~promptboost.model.scores.SentenceScores.logits`.
-
-    Examples
-    --------
-    >>> from promptboost.model import PromptEnsemble, Round
-    >>> vectors = {"a cat": [1.0, 0.0], "a dog": [0.0, 1.0], "a pet": [0.6, 0.8]}
-    >>> banks = {"cat": {"a cat": 1, "a pet": 1}, "dog": {"a dog": 1}}
-    >>> ensemble = PromptEnsemble(("cat", "dog"), (Round("a {}", banks, 0.0, 0.0),), logit_scale=10.0)
-    >>> scores = SentenceScores(np.array([[0.64, 0.768]]), vectors, ensemble.embed(vectors))
-    >>> first, *_ = sentence_influences(scores, ensemble, np.array([1]))
-    >>> first.prompt, first.gain
-    ('a pet', 1)
+    `labels` are −1 for images to ignore. For `originals`, see
+    :meth:`~promptboost.model.scores.SentenceScores.logits`.
     """
     classes = each_influence(scores, ensemble, labels, originals)
     return sorted(
@@ -120,64 +93,146 @@ def each_influence(
     originals: Mapping[str, str] | None = None,
 ) -> Iterator[list[Influence]]:
     """Yield the influences class by class, in the order of the ensemble."""
-    before = scores.answers(ensemble, originals)
-    right, counted = before == labels, labels >= 0
+    answers = scores.answers(ensemble, originals)
+    right, counted = answers == labels, labels >= 0
     if any(key.lead is not None for key in scores.class_keys(ensemble, originals)):
         # The bias of a class without training images depends on the sentences of all others.
-        classes = _predict_without(scores, ensemble, originals)
+        classes = _predict_without(scores, ensemble, labels, originals)
     else:
-        classes = _follow_without(scores, ensemble, originals)
-    for name, prompts in zip(ensemble.class_names, classes, strict=True):
-        influences = []
-        for prompt, weight, after in prompts:
-            if after is None:
+        classes = _follow_without(scores, ensemble, labels, originals)
+    for index, (name, prompts) in enumerate(zip(ensemble.class_names, classes, strict=True)):
+        influences, size = [], max(1, int((labels == index).sum()))
+        for prompt, weight, without in prompts:
+            if without is None:
                 influences.append(Influence(name, prompt, weight, removable=False))
                 continue
+            after, change = without
             now = after == labels
-            counts = (now & ~right, right & ~now, (after != before) & counted)
             influences.append(
-                Influence(name, prompt, weight, True, *(int(each.sum()) for each in counts))
+                Influence(
+                    name,
+                    prompt,
+                    weight,
+                    mended=int((now & ~right).sum()),
+                    broken=int((right & ~now).sum()),
+                    changed=int(((after != answers) & counted).sum()),
+                    margin=-float(change[counted].sum()) / size,
+                )
             )
         yield influences
 
 
+def training_influences(
+    ensemble: PromptEnsemble, examples: Examples, source: TextSource, config: BoostConfig
+) -> list[Influence]:
+    """Remove each sentence alone, and measure on training images that its weight was not fitted on.
+
+    The sentences are those of the ensemble; their weights are fitted anew without the images of each fold.
+    Return an empty list if a class has only one image or none, or for a greedy ensemble.
+    """
+    # Compiled code, which other uses of this module do not need.
+    from promptboost.boosting.scale import held_out_folds
+    from promptboost.training.trainer import Trainer
+
+    sizes = np.bincount(examples.labels, minlength=len(ensemble.class_names))
+    if sizes.min() < 2 or config.composer != "gradient":
+        return []
+    fold, texts = held_out_folds(examples.labels), ensemble.texts()
+    vectors = dict(zip(texts, embed_texts(source, texts), strict=True))
+    prompts = [tuple(ensemble.prompts(name)) for name in ensemble.class_names]
+    # Every bank starts with its heaviest sentence.
+    firsts = tuple(sentences[:1] for sentences in prompts)
+    pool_texts = PoolTexts(ensemble.class_names, ("{}",), firsts, tuple(prompts))
+    pool = PoolRows.embed(pool_texts, vectors)
+    pool = replace(pool, grid=replace(pool.grid, skipped=()))
+    scale = ensemble.settings.get("logit_scale")
+    scale = float(scale) if isinstance(scale, int | float) else None
+    config = replace(config, rounds=1, residual=False, logit_scale=scale)
+    parts: dict[tuple[str, str], list[Influence]] = {}
+    for number in range(fold.max() + 1):
+        held_out = np.flatnonzero(fold == number)
+        learned = examples.subset(np.flatnonzero(fold != number))
+        text = Trainer(config).fit(learned, pool, [vectors]).ensemble
+        text = replace(text, logit_scale=ensemble.logit_scale)
+        scores = SentenceScores(examples.rows[held_out], vectors, text.embed(vectors))
+        for influences in each_influence(scores, text, examples.labels[held_out]):
+            for influence in influences:
+                parts.setdefault((influence.class_name, influence.prompt), []).append(influence)
+
+    def combined(name: str, prompt: str, weight: float) -> Influence:
+        """Add up the folds where the sentence has a weight; the margin is the mean over all folds."""
+        folds = parts.get((name, prompt), [])
+        return Influence(
+            name,
+            prompt,
+            weight,
+            removable=len(ensemble.prompts(name)) > 1,
+            mended=sum(influence.mended for influence in folds),
+            broken=sum(influence.broken for influence in folds),
+            changed=sum(influence.changed for influence in folds),
+            margin=sum(influence.margin for influence in folds) / int(fold.max() + 1),
+        )
+
+    return [
+        combined(name, prompt, weight)
+        for name in ensemble.class_names
+        for prompt, weight in ensemble.prompts(name).items()
+    ]
+
+
 def _predict_without(
-    scores: SentenceScores, ensemble: PromptEnsemble, originals: Mapping[str, str] | None
+    scores: SentenceScores,
+    ensemble: PromptEnsemble,
+    labels: Indices,
+    originals: Mapping[str, str] | None,
 ) -> Iterator[Iterator[_WithoutPrompt]]:
-    """Yield for each class its prompts, their weights, and the answers of the ensemble without each."""
+    """Yield for each class its prompts, their weights, and what changes without each."""
+    margins = scores.margins(ensemble, labels, originals)
 
     def each(name: str) -> Iterator[_WithoutPrompt]:
         for prompt, weight in ensemble.prompts(name).items():
-            alone = any(set(round_.banks[name]) == {prompt} for round_ in ensemble.rounds)
-            edited = None if alone else ensemble.remove(prompt, name)
-            yield prompt, weight, None if edited is None else scores.answers(edited, originals)
+            if any(set(round_.banks[name]) == {prompt} for round_ in ensemble.rounds):
+                yield prompt, weight, None
+                continue
+            edited = ensemble.remove(prompt, name)
+            change = scores.margins(edited, labels, originals) - margins
+            yield prompt, weight, (scores.answers(edited, originals), change)
 
     return map(each, ensemble.class_names)
 
 
 def _follow_without(
-    scores: SentenceScores, ensemble: PromptEnsemble, originals: Mapping[str, str] | None
+    scores: SentenceScores,
+    ensemble: PromptEnsemble,
+    labels: Indices,
+    originals: Mapping[str, str] | None,
 ) -> Iterator[Iterator[_WithoutPrompt]]:
-    """Yield the same where the logit of one class changes only: nothing else is computed again."""
+    """Yield the same as :func:`_predict_without`, computing only the logit that changes."""
     best, answers, second, runner_up = scores.two_best(ensemble, originals)
+    wrong, wrong_class, next_wrong, _ = scores.two_best(ensemble, originals, labels)
 
-    def each(place: int, name: str) -> Iterator[_WithoutPrompt]:
-        first = answers == place
+    def each(index: int, name: str) -> Iterator[_WithoutPrompt]:
+        first = answers == index
         rival, other = np.where(first, second, best), np.where(first, runner_up, answers)
-        known = name if originals is None else originals.get(name)
+        original = name if originals is None else originals.get(name)
         logit = scores.class_score(ensemble.prompts(name)) * scores.factor
-        if known is not None:
-            logit += scores.residual_logits(known)
+        if original is not None:
+            logit += scores.residual_logits(original)
+        # The best other logit among the classes that stay the same.
+        fixed = np.where(wrong_class == index, next_wrong, wrong)
         for prompt, weight, change in _mean_changes(scores, ensemble, name):
             if change is None:
                 yield prompt, weight, None
                 continue
             less = logit + scores.factor * change
-            # Of equals the first class wins, as everywhere.
-            wins = (less > rival) | ((less == rival) & (place < other))
-            yield prompt, weight, np.where(wins, place, other)
+            # Ties go to the first class.
+            wins = (less > rival) | ((less == rival) & (index < other))
+            margin_change = np.where(
+                labels == index, scores.factor * change, wrong - np.maximum(fixed, less)
+            )
+            yield prompt, weight, (np.where(wins, index, other), margin_change)
 
-    return (each(place, name) for place, name in enumerate(ensemble.class_names))
+    return (each(index, name) for index, name in enumerate(ensemble.class_names))
 
 
 def _mean_changes(
@@ -213,8 +268,7 @@ def confused_pairs(
 ) -> list[ConfusedPair]:
     """Return the confusions with the sentences behind them, the most frequent first.
 
-    Contributions are those of an :class:`~promptboost.model.explanation.Explanation` of the wrong answer
-    against the right one, averaged over the images of the confusion.
+    Contributions are those of :class:`~promptboost.model.prediction.Explanation`, averaged over the images.
     """
     answers = scores.answers(ensemble, originals)
     wrong = np.flatnonzero((answers != labels) & (labels >= 0))
@@ -223,9 +277,9 @@ def confused_pairs(
         images.setdefault((int(labels[image]), int(answers[image])), []).append(image)
     ranked = sorted(images, key=lambda pair: (-len(images[pair]), pair))[:most]
     names = ensemble.class_names
-    known = {name: name for name in names} if originals is None else originals
+    fit_names = {name: name for name in names} if originals is None else originals
     return [
-        _confused_pair(scores, ensemble, names[a], names[b], np.array(images[a, b]), known)
+        _confused_pair(scores, ensemble, names[a], names[b], np.array(images[a, b]), fit_names)
         for a, b in ranked
     ]
 
@@ -236,12 +290,12 @@ def _confused_pair(
     true: str,
     answered: str,
     images: NDArray[np.intp],
-    known: Mapping[str, str],
+    fit_names: Mapping[str, str],
 ) -> ConfusedPair:
     signs = {answered: 1.0, true: -1.0}
     shares = {name: ensemble.prompts(name) for name in signs}
     middle = np.mean([scores.class_score(share, images) for share in shares.values()], axis=0)
-    parts = [
+    sentences = [
         SentencePart(
             name,
             text,
@@ -250,10 +304,12 @@ def _confused_pair(
         for name, sign in signs.items()
         for text, weight in shares[name].items()
     ]
-    parts.sort(key=lambda part: -part.value)
-    rests = [
-        sign * scores.residual_logits(known[name])[images].mean()
+    sentences.sort(key=lambda sentence: -sentence.value)
+    residuals = [
+        sign * scores.residual_logits(fit_names[name])[images].mean()
         for name, sign in signs.items()
-        if name in known
+        if name in fit_names
     ]
-    return ConfusedPair(true, answered, len(images), tuple(parts[:_LISTED]), float(sum(rests)))
+    return ConfusedPair(
+        true, answered, len(images), tuple(sentences[:_LISTED]), float(sum(residuals))
+    )

@@ -1,6 +1,9 @@
 """The files of a run, their states and locks."""
 
 import contextlib
+import errno
+import os
+import secrets
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -8,13 +11,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from promptboost.config import FitConfig
+from promptboost.config import PRESETS, FitConfig
+from promptboost.data.dataset import valid_text
 from promptboost.data.source import DataSource
 from promptboost.errors import (
     FileFormatError,
     InputError,
     RunError,
     SettingError,
+    StoreError,
     command_name,
     place,
     without_place,
@@ -39,10 +44,13 @@ from promptboost.io import (
 )
 from promptboost.model import PromptEnsemble
 from promptboost.model.ensemble import ENSEMBLE_FILE, WEIGHTS_FILE
-from promptboost.model.head_files import head_file
+from promptboost.model.head import head_file
 
 if TYPE_CHECKING:
+    from promptboost.data.shots import Task
+    from promptboost.encoders.embedder import Embedder
     from promptboost.run.results import Results
+
 
 T = TypeVar("T")
 TomlValue = str | int | float | bool | list[str] | list[float]
@@ -54,19 +62,20 @@ def write_toml(tables: Mapping[str, Mapping[str, TomlValue | None]]) -> str:
 
     return tomli_w.dumps(
         {
-            _sound(table): {_sound(k): _sound(v) for k, v in values.items() if v is not None}
+            valid_text(table): {
+                valid_text(name): _valid(value)
+                for name, value in values.items()
+                if value is not None
+            }
             for table, values in tables.items()
         }
     )
 
 
-def _sound(value: Any) -> Any:
-    """Escape surrogates, which stand for the bytes of file names that are not UTF-8."""
+def _valid(value: Any) -> Any:
     if isinstance(value, list):
-        return [_sound(item) for item in value]
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode("utf-8")
-    return value
+        return [_valid(element) for element in value]
+    return valid_text(value) if isinstance(value, str) else value
 
 
 def public(value: Any) -> Any:
@@ -74,14 +83,26 @@ def public(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: public(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return [public(item) for item in value]
+        return [public(element) for element in value]
     return without_place(value) if isinstance(value, str) else value
 
 
 State = Literal["missing", "unfinished", "finished", "other"]
 
+# Files of a fit with a language model, written before the run begins.
+_DESCRIBED = ("replies.jsonl", "descriptions.json", "descriptions.jsonl")
 # Seconds: a fit waits for a short write, but not for another fit.
 _PATIENCE_OF_A_FIT = 1.0
+
+
+class _File:
+    """The path of a file of a run."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: "RunFolder", owner: object) -> Path:
+        return run.path / self._name
 
 
 @dataclass(frozen=True)
@@ -90,54 +111,20 @@ class RunFolder:
 
     path: Path
 
-    @property
-    def ensemble_path(self) -> Path:
-        """The ensemble: the classifier as text."""
-        return self.path / ENSEMBLE_FILE
-
-    @property
-    def weights_path(self) -> Path:
-        """The weights of the training images at the end of the fit."""
-        return self.path / WEIGHTS_FILE
-
-    @property
-    def settings_path(self) -> Path:
-        """Settings, data, encoder and versions of the fit."""
-        return self.path / "run.toml"
-
-    @property
-    def metrics_path(self) -> Path:
-        """The results."""
-        return self.path / "metrics.json"
-
-    @property
-    def predictions_path(self) -> Path:
-        """The prediction of each held-out image."""
-        return self.path / "predictions.csv"
-
-    @property
-    def thumbnails_path(self) -> Path:
-        """Thumbnails of the images in the report."""
-        return self.path / "thumbnails.json"
-
-    @property
-    def explanations_path(self) -> Path:
-        """Explanations of the images in the report."""
-        return self.path / "explanations.json"
-
-    @property
-    def issues_path(self) -> Path:
-        """Suspicious images, once they were searched for."""
-        return self.path / "issues.json"
-
-    @property
-    def partial_path(self) -> Path:
-        """The rounds so far of an unfinished fit."""
-        return self.path / "partial.json"
+    ensemble_path = _File(ENSEMBLE_FILE)  # the classifier as text
+    weights_path = _File(WEIGHTS_FILE)  # of the training images, at the end of the fit
+    settings_path = _File("run.toml")  # settings, data, encoder and versions of the fit
+    metrics_path = _File("metrics.json")  # the results
+    predictions_path = _File("predictions.csv")  # of the held-out images
+    thumbnails_path = _File("thumbnails.json")  # of the images in the report
+    explanations_path = _File("explanations.json")  # of the images in the report
+    issues_path = _File("issues.json")  # suspicious images, if they were searched for
+    partial_path = _File("partial.json")  # the rounds so far of an unfinished fit
+    replies_path = _File("replies.jsonl")  # of a language model that described the classes
 
     @property
     def home(self) -> Path:
-        """The folder of the run, also while this one is to replace it."""
+        """The folder of the run, also for the one inside that will replace it."""
         return self.path.parent if self.path.name == NEXT else self.path
 
     # --- one writer, many readers: see promptboost.io ------------------------------------
@@ -155,11 +142,11 @@ class RunFolder:
     def steady(self, read: Callable[[], T]) -> T:
         """Return what `read` returns, with all files of the same run."""
 
-        def anew() -> T:
+        def fresh() -> T:
             self.forget()
             return read()
 
-        return steady(self.path, anew)
+        return steady(self.path, fresh)
 
     def forget(self) -> None:
         """Drop cached files."""
@@ -192,8 +179,8 @@ class RunFolder:
     def state(self) -> State:
         """Whether there is a run here, and whether it is finished.
 
-        The measurements are written last and the rounds so far are removed after that, so that a
-        run in which a file is missing never looks finished.
+        The metrics are written last, and the partial rounds are removed after that, so that an
+        incomplete run is never finished.
         """
         if self.metrics_path.exists() and not self.partial_path.exists():
             return "finished"
@@ -201,7 +188,10 @@ class RunFolder:
             return "unfinished"
         if not self.path.exists():
             return "missing"
-        empty = self.path.is_dir() and all(is_ours(file.name) for file in self.path.iterdir())
+        files = {file.name for file in self.path.iterdir()} if self.path.is_dir() else None
+        if files and _DESCRIBED[0] in files:
+            files -= set(_DESCRIBED)
+        empty = files is not None and all(map(is_ours, files))
         return "missing" if empty else "other"
 
     def check_readable(self) -> None:
@@ -217,14 +207,13 @@ class RunFolder:
             return
         if self.state == "unfinished":
             raise RunError(
-                f"the run in {self.path} is not finished; to go on with it, type: {self.resume_hint}"
+                f"the run in {self.path} is not finished; to resume it, type: {self.resume_hint}"
             )
         self._check_not_saved()
         if self.path.exists():
-            # No command that would write into it: it may be the images, given in place of the run.
+            # Suggest no command that writes into it: it may be the folder of images.
             raise RunError(
-                f"{self.path} is no run folder; the first argument must be one that "
-                f"{command_name()} fit made. To make one, type: "
+                f"{self.path} is not a run folder, which {command_name()} fit makes. To make one, type: "
                 f"{command_name()} fit DATA -o RUN"
             )
         raise RunError(
@@ -236,8 +225,8 @@ class RunFolder:
         """Raise if this is a classifier saved from Python, which has no images or results."""
         if self.ensemble_path.exists() and not self.settings_path.exists():
             raise RunError(
-                f"{self.path} holds a classifier that was saved from Python, without its images and "
-                f"figures, which this needs. Make a run of them: {command_name()} fit DATA -o RUN"
+                f"{self.path} holds a classifier saved from Python, without the images and metrics of a "
+                f"run. To make a run, type: {command_name()} fit DATA -o RUN"
             )
 
     @property
@@ -259,10 +248,7 @@ class RunFolder:
         settle(self.path)
         state = self.state
         if state == "other":
-            raise RunError(
-                f"{self.path} is there already and is no run folder, so nothing in it is touched; "
-                "choose another name"
-            )
+            raise RunError(f"{self.path} exists and is not a run folder; choose another name")
         unfinished = self.unfinished is not None
         if overwrite or resume or (state == "missing" and not unfinished):
             return
@@ -273,21 +259,17 @@ class RunFolder:
             )
         kind = "a finished run and an unfinished one to replace it" * (state == "finished")
         raise RunError(
-            f"there is {kind or 'an unfinished run'} in {self.path}; add --resume to go on with it, or "
+            f"there is {kind or 'an unfinished run'} in {self.path}; add --resume to continue it, or "
             "--overwrite to start again"
         )
 
     def clear(self) -> None:
         """Delete the files of a run and no others, the settings last."""
-        self.sweep()
+        sweep(self.path)
         for file in self.path.glob(HEADS):
             file.unlink(missing_ok=True)
         for name in SET:
             (self.path / name).unlink(missing_ok=True)
-
-    def sweep(self) -> None:
-        """Delete the temporary files of a killed process."""
-        sweep(self.path)
 
     def begin(self, settings: FitConfig, about: dict[str, dict[str, Any]]) -> "RunFolder":
         """Write ``run.toml``: the settings, data, encoder and versions; return the folder to fill.
@@ -306,7 +288,7 @@ class RunFolder:
 
     def end(self) -> None:
         """Mark the run as finished, and replace the run around it, if any."""
-        self.sweep()
+        sweep(self.path)
         self.partial_path.unlink(missing_ok=True)
         if self.path != self.home:
             swap(self.home)
@@ -316,7 +298,7 @@ class RunFolder:
         """The tables of ``run.toml``."""
         if not self.settings_path.exists():
             self._check_not_saved()
-            raise RunError(f"{self.path} has no run.toml: it is no run folder")
+            raise RunError(f"{self.path} has no run.toml: it is not a run folder")
         text = read_text(self.settings_path, error=FileFormatError)
         tables = load_toml(text, str(self.settings_path))
         for name, table in tables.items():
@@ -354,8 +336,114 @@ class RunFolder:
         """The source of the images."""
         source = self.tables.get("data", {}).get("source", "DATA")
         if not isinstance(source, str):
-            raise FileFormatError(f"{self.settings_path}: data.source must be a text")
+            raise FileFormatError(f"{self.settings_path}: data.source must be a string")
         try:
             return DataSource.parse(source)
         except InputError as error:
             raise type(error)(f"{self.settings_path}: data.source: {error}") from error
+
+
+def check_writable(folder: Path) -> None:
+    """Write and remove a file in a folder, or in the first existing folder above it.
+
+    Permissions are not enough: file systems can be full, or mounted read-only.
+    """
+    folder = folder.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+    sweep(folder)
+    probe = folder / f".promptboost-{secrets.token_hex(8)}.tmp"
+    try:
+        probe.write_bytes(b"probe")
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
+
+
+def check_store() -> None:
+    """Raise unless the embedding cache can be written."""
+    from promptboost.encoders.store import EmbeddingStore
+
+    root = EmbeddingStore().root
+    try:
+        check_writable(root)
+    except OSError as error:
+        raise StoreError(
+            f"embeddings cannot be stored in {root}: {_reason(error)}; set PROMPTBOOST_CACHE to a "
+            "writable folder"
+        ) from error
+
+
+def usable_store(wanted: bool, say: Callable[[str], None]) -> bool:
+    """Return whether to use the embedding cache: not if it cannot be written."""
+    try:
+        if wanted:
+            check_store()
+        return wanted
+    except StoreError as error:
+        say(f"{error}. Continuing without it")
+        return False
+
+
+def check_place(run: RunFolder) -> None:
+    """Raise unless the folder of a run can be written."""
+    try:
+        check_writable(run.path)
+    except OSError as error:
+        raise RunError(
+            f"a run cannot be written to {run.path}: {_reason(error)}; choose another folder"
+        ) from error
+
+
+def _reason(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+
+
+START_AGAIN = "add --overwrite instead of --resume to start again"
+
+
+def lasting_settings(settings: FitConfig) -> FitConfig:
+    """Return settings with the full names of encoders and the absolute path of the sentences."""
+    from promptboost.encoders.registry import full_name
+
+    settings = settings.merged({"encoder": tuple(map(full_name, settings.encoders))})
+    if settings.prompts is None or not Path(settings.prompts).exists():
+        return settings
+    return settings.merged({"prompts": str(Path(settings.prompts).absolute())})
+
+
+def check_same_request(run: RunFolder, source: DataSource, settings: FitConfig) -> None:
+    """Raise if settings or data differ from those of the run."""
+    new, old = settings.to_table(), run.settings.to_table()
+    for name in dict.fromkeys((*new, *old)):
+        if new.get(name) != old.get(name):
+            option = f"--{name.replace('_', '-')}"
+            if name in PRESETS["paper"]:
+                option += " or --preset"
+            raise RunError(
+                f"{name} is {new.get(name, 'none')}, but the run in {run.home} was made with "
+                f"{old.get(name, 'none')}; remove {option} to resume that run, or {START_AGAIN}"
+            )
+    if not _same_source(source, run.source):
+        raise RunError(
+            f"the images are {source}, but the run in {run.home} was made with {run.source}; "
+            f"to resume that run, type: {run.resume_hint}"
+        )
+
+
+def check_same_content(run: RunFolder, task: "Task", embedder: "Embedder") -> None:
+    """Raise if training images or encoder weights differ from those of the run."""
+    for table, name, now, what in (
+        ("data", "learn_fingerprint", task.learn.fingerprint, "the training images"),
+        ("encoder", "fingerprint", embedder.encoder.fingerprint, "the encoder"),
+    ):
+        if run.tables.get(table, {}).get(name) != now:
+            raise RunError(f"{what} changed since the run in {run.home} began; {START_AGAIN}")
+
+
+def _same_source(first: DataSource, second: DataSource) -> bool:
+    if first.path and second.path and not (first.benchmark or second.benchmark):
+        return first.path.resolve() == second.path.resolve()
+    return str(first.lasting) == str(second.lasting)

@@ -15,20 +15,6 @@ class Tracker(Protocol):
     """A logger of fits.
 
     An error in a tracker never ends a fit: it is reported, and the tracker is not called again.
-
-    Examples
-    --------
-    >>> class Printer:
-    ...     def begin(self, name, settings):
-    ...         print("began", name)
-    ...
-    ...     def round(self, number, figures):
-    ...         print("round", number, figures)
-    ...
-    ...     def end(self, figures, files):
-    ...         print("ended", figures)
-    >>> isinstance(Printer(), Tracker)
-    True
     """
 
     def begin(self, name: str, settings: Mapping[str, Any]) -> None:
@@ -72,7 +58,7 @@ class Tracking:
             except Exception as error:  # never worth losing a fit
                 self._trackers.remove(tracker)
                 reason = " ".join(str(error).split())[:200]
-                self._say(f"{type(tracker).__name__} does not work, and is left out: {reason}")
+                self._say(f"{type(tracker).__name__} failed and is no longer called: {reason}")
 
 
 def result_figures(results: Results) -> dict[str, float]:

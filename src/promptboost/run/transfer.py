@@ -1,6 +1,7 @@
-"""The text of a run on another encoder: embedded there, and measured on images it did not learn from."""
+"""Transfer the text of a run to another encoder, and measure it on images not used for training."""
 
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,24 +9,20 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from promptboost.baselines.baselines import TEXT_BASELINES, pool_heads, zero_shot_head
-from promptboost.baselines.measures import OURS, TEXT, accuracy
+from promptboost.baselines import OURS, TEXT, TEXT_BASELINES, accuracy, pool_heads, zero_shot_head
 from promptboost.config import FitConfig
 from promptboost.data import Dataset
 from promptboost.data.shots import Task, load_task
 from promptboost.encoders.embedder import Embedder
-from promptboost.errors import DataError, PromptBoostError, RunError, without_place
+from promptboost.errors import DataError, PromptBoostError, RunError, command_name, without_place
 from promptboost.model import Head, PromptEnsemble
-from promptboost.model.head_files import (
-    check_head_file,
-    embed_ensemble,
-    write_head,
-)
+from promptboost.model.head import check_head_file, read_residual_record, write_head
+from promptboost.model.head_files import embed_ensemble, stored_head
 from promptboost.pool import PromptPool
 from promptboost.progress import Progress, no_progress
 from promptboost.run.evaluate import as_called_now, inspect_run, with_classes
-from promptboost.run.preflight import pool_for
-from promptboost.run.results import TransferResult
+from promptboost.run.fit import pool_for
+from promptboost.run.results import Results, TransferResult
 from promptboost.run.run_folder import RunFolder
 from promptboost.training import Trainer
 from promptboost.training.examples import Examples
@@ -33,13 +30,13 @@ from promptboost.training.examples import Examples
 
 @dataclass(frozen=True)
 class _Measured:
-    """The images to measure on, and what is known about them."""
+    """The images to measure on, and remarks about them."""
 
     data: Dataset
     are: str = "held out"
     note: str = ""
     left_out: int = 0
-    learn: Dataset | None = None  # those the run learned from, where they are the same still
+    learn: Dataset | None = None  # the training images, if they have not changed
 
 
 def transfer_run(
@@ -55,16 +52,16 @@ def transfer_run(
 ) -> dict[str, Any]:
     """Embed the text of a run with another encoder, and measure it on held-out images.
 
-    `source` is where the run's images are now. Other images can be given too: all of them, or their
-    split ``test``, are measured on, but for those the run learned from.
+    `source` is where the run's images are now, or other images. Of these, all or the split ``test`` are
+    measured, except the training images of the run.
 
-    Where the images that the run learned from are still the same, a residual is learned from them anew;
-    else the text answers alone, and the note says so. With `text_only` it does so in any case, and no image
-    of the fit is looked at.
+    If the training images have not changed, a residual is fitted to them; else, or with `text_only`, the
+    text predicts alone. On an encoder of the fit, the residual of the fit is used, and its head is kept;
+    so is the residual of an earlier transfer if none can be fitted now.
 
-    Writes the new head beside the text, and the figures into ``metrics.json``, replacing those of
-    an earlier transfer to the same encoder; if nothing can be measured now, those are kept. `finish`
-    is called with the folder then: what writes the report and the card.
+    Writes the new head, and the results into ``metrics.json``, where they replace those of an earlier
+    transfer to the same encoder, unless nothing can be measured now. The functions of `finish` are then
+    called with the folder, to write the report and the card.
     """
     folder = RunFolder(run)
     folder.check_finished()
@@ -74,22 +71,30 @@ def transfer_run(
     measured = _held_out(folder, ensemble, source, progress)
     pool, head = run_pool(folder, ensemble), embed_ensemble(ensemble, embedder)
     with_residual = folder.settings.residual and not text_only
-    if with_residual:
-        head = _with_residual(ensemble, head, pool, measured.learn, folder.settings, embedder)
     head_path = folder.head_path(embedder.encoder.id)
+    has_residual = head_path.name in read_residual_record(folder.path)[0]
+    fitted_on = embedder.encoder.id in [record.id for record in ensemble.encoders]
+    keep_head = has_residual and (fitted_on or (not text_only and measured.learn is None))
+    if keep_head:
+        head = stored_head(folder.path, ensemble, head, text_only=text_only)
+        keep_head = text_only or head.residual is not None
+    if with_residual and not keep_head:
+        head = _with_residual(ensemble, head, pool, measured.learn, folder.settings, embedder)
     figures = _measure(head, pool, measured.data, embedder)
-    note = measured.note
-    if with_residual and measured.learn is None:
-        note += (
-            "; " * bool(note) + "without a residual, which is learned from the images of the fit"
-        )
-    learned_on = embedder.encoder.id in [item.id for item in ensemble.encoders[1:]]
+    remarks = [measured.note] if measured.note else []
+    if with_residual and head.residual is None and measured.learn is None:
+        remarks.append("without a residual and thresholds, which need the images of the fit")
+    elif has_residual and head.residual is None and not keep_head:
+        remarks.append("the residual of an earlier transfer is dropped")
+    note = "; ".join(remarks)
+    learned_on = embedder.encoder.id in [record.id for record in ensemble.encoders[1:]]
     moved = TransferResult(embedder.encoder.id, figures, note, learned_on)
     with folder.writing("transfer"):
-        # Others may have written since: what is added to is what is there now.
+        # Read again: others may have written since.
         if _read(folder).fingerprint != ensemble.fingerprint:
             raise RunError(f"the text in {run} was changed meanwhile; run the same command again")
-        write_head(folder.path, head)
+        if not keep_head:
+            write_head(folder.path, head)
         note += _add_transfer(folder, moved)
         for write in finish:
             write(folder.path)
@@ -111,15 +116,14 @@ def _with_residual(
     settings: FitConfig,
     embedder: Embedder,
 ) -> Head:
-    """Learn the residual anew from the images of the fit, where they are at hand: it cannot move."""
+    """Fit a residual to the training images, if there are any."""
     if learn is None:
         return head
     unseen = zero_shot_head(head.class_names, embedder)
     if pool is not None:
-        unseen = pool_heads(pool, embedder)["zero-shot-80"]
-    rows = embedder.images(learn, views=settings.views, view_scale=settings.view_scale)
-    views = rows[:, 1:]
-    examples = Examples(rows[:, 0], learn.labels, learn.ids, views=views if views.size else None)
+        unseen = pool_heads(pool, embedder)["template-mean"]
+    rows = embedder.images(learn, views=settings.crops(len(learn)), view_scale=settings.view_scale)
+    examples = Examples.with_views(rows, learn.labels, learn.ids)
     fitted = Trainer(settings).refit(ensemble, examples, [embedder], unseen=[unseen.weights])
     return fitted.head
 
@@ -131,11 +135,11 @@ def _read(folder: RunFolder) -> PromptEnsemble:
 
 
 def _add_transfer(folder: RunFolder, moved: TransferResult) -> str:
-    """Write figures beside those of other encoders; return what to say of those before."""
+    """Add a transfer to the results; return a remark on those of an earlier one."""
     results = folder.results
-    before = [old for old in results.transfers if old.encoder == moved.encoder]
-    if moved.of(OURS) is None and any(old.of(OURS) is not None for old in before):
-        return "; the figures measured before are kept"
+    earlier = [old for old in results.transfers if old.encoder == moved.encoder]
+    if moved.of(OURS) is None and any(old.of(OURS) is not None for old in earlier):
+        return "; the earlier results are kept"
     others = [old for old in results.transfers if old.encoder != moved.encoder]
     results = msgspec.structs.replace(results, transfers=(*others, moved))
     results.write(folder.metrics_path)
@@ -145,7 +149,7 @@ def _add_transfer(folder: RunFolder, moved: TransferResult) -> str:
 def _measure(
     head: Head, pool: PromptPool | None, held_out: Dataset, embedder: Embedder
 ) -> dict[str, float | None]:
-    """Compare a head with what its encoder does without having learned; None where nothing can be."""
+    """Measure a head and the baselines without training images; None without test images."""
     figures: dict[str, float | None] = dict.fromkeys((*TEXT_BASELINES, OURS))
     if not len(held_out):
         return figures
@@ -156,33 +160,33 @@ def _measure(
         heads = {**pool_heads(pool, embedder)}
     if head.residual is not None:
         heads[TEXT] = head.without_residual()
-    for name, one in {**heads, OURS: head}.items():
-        figures[name] = accuracy(one.predict_index(rows), held_out.labels)
+    for name, method in {**heads, OURS: head}.items():
+        figures[name] = accuracy(method.predict_index(rows), held_out.labels)
     return figures
 
 
 def _held_out(
     folder: RunFolder, ensemble: PromptEnsemble, source: str | None, progress: Progress
 ) -> _Measured:
-    """Find the images that the run did not learn from, and what is known about them."""
+    """Find images that are not in the training set of the run."""
     empty = Dataset((), ensemble.class_names)
     try:
         task = load_task(source or folder.source, folder.settings, progress=progress)
     except DataError as error:
         if source is not None:
             raise
-        # The note goes into the figures, which are passed on: without the folders above the images.
+        # The note is part of the results, which are shared: without the folders of the images.
         where = str(folder.source.path)
         return _Measured(
             empty, note=f"not measured: {str(error).replace(where, without_place(where))}"
         )
     if task.learn.fingerprint == folder.learn_fingerprint:
-        learn, kept = (
-            with_classes(as_called_now(part, folder), ensemble.class_names)
-            for part in (task.learn, task.held_out)
+        learn, held_out = (
+            with_classes(as_called_now(data, folder), ensemble.class_names)
+            for data in (task.learn, task.held_out)
         )
-        note = "" if len(kept) else "not measured: no image was held out"
-        return _Measured(kept, note=note, learn=learn)
+        note = "" if len(held_out) else "not measured: no image was held out"
+        return _Measured(held_out, note=note, learn=learn)
     if source is None:
         shown = without_place(str(folder.source))
         return _Measured(empty, note=f"not measured: the images in {shown} have changed")
@@ -190,20 +194,20 @@ def _held_out(
 
 
 def _others(folder: RunFolder, data: Dataset, progress: Progress) -> _Measured:
-    """Leave out the images that the run learned from, as far as it says which they are."""
+    """Leave out the training images of the run, if it has their digests."""
     inspection = inspect_run(folder, data, progress=progress)
     if inspection is None:
-        note = "measured on other images; the run does not say whether it learned from some"
-        return _Measured(data, "perhaps learned from", note)
+        note = "measured on other images, which may be in the training set: the run has no digests"
+        return _Measured(data, "perhaps trained on", note)
     learned = int(inspection.leaked.sum())
-    rest = data.subset(np.flatnonzero(~inspection.leaked))
-    if not len(rest):
-        note = "not measured: the run learned from all these images"
+    unseen = data.subset(np.flatnonzero(~inspection.leaked))
+    if not len(unseen):
+        note = "not measured: all these images are in the training set"
     elif learned:
-        note = f"measured on other images; left out, as the run learned from them: {learned}"
+        note = f"measured on other images; left out because they are in the training set: {learned}"
     else:
         note = "measured on other images"
-    return _Measured(rest, "none the same as one learned from", note, learned)
+    return _Measured(unseen, "none in the training set", note, learned)
 
 
 def _all_or_test(task: Task) -> Dataset:
@@ -213,8 +217,18 @@ def _all_or_test(task: Task) -> Dataset:
     return Dataset(images, task.class_names, task.learn.bad)
 
 
+def outdated_heads(results: Results, encoders: Sequence[str], run: Path) -> list[str]:
+    """Return the commands that transfer a changed text again, for the encoders of earlier transfers."""
+    return [
+        f"to transfer it to {moved.encoder} again, type: {command_name()} "
+        + shlex.join(["transfer", str(run), "--encoder", moved.encoder])
+        for moved in results.transfers
+        if moved.encoder not in encoders
+    ]
+
+
 def run_pool(folder: RunFolder, ensemble: PromptEnsemble) -> PromptPool | None:
-    """Make the run's pool again, or None if its sentences are gone or have changed."""
+    """Make the pool of a run again; None if its sentences are missing or have changed."""
     try:
         pool = pool_for(folder.settings, folder.source, ensemble.class_names)
     except PromptBoostError:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from promptboost.baselines.measures import Count, Share
+from promptboost.baselines import Count, Share
 from promptboost.errors import FileFormatError, PromptBoostError, SettingError
 from promptboost.io import read_bytes, write_bytes
 from promptboost.model import PromptEnsemble
@@ -18,7 +18,7 @@ EDITS_FILE = "edits.json"
 
 
 class Edit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Changes made at one time: by whom, why, and their effect on held-out images."""
+    """Changes made together, with author, reason and effect on held-out images."""
 
     changes: tuple[Change, ...]
     author: str
@@ -31,28 +31,18 @@ class Edit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Lineage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The edits since the fit, oldest first, and how often held-out images were looked at.
+    """The edits since the fit, oldest first, and how often the held-out images were used.
 
-    Repeated editing against the same images overfits to them. So every look is counted, and a part of
-    the images is kept back for a final figure.
-
-    Attributes
-    ----------
-    parent, parent_fingerprint : str, optional
-        The run that was edited: its folder's name, and the fingerprint of its ensemble.
-    edits : tuple of Edit
-        All since the fit.
-    looks : int
-        Ensembles that were measured on the images shown.
-    final_looks : int
-        Ensembles that were measured on the images kept back.
+    Repeated editing against the same images overfits to them. So every measurement is counted, and some
+    of the images are reserved for a final one.
     """
 
+    # the run that was edited: its folder's name, and the fingerprint of its ensemble
     parent: str | None = None
     parent_fingerprint: str | None = None
-    edits: tuple[Edit, ...] = ()
-    looks: Count = 0
-    final_looks: Count = 0
+    edits: tuple[Edit, ...] = ()  # all since the fit
+    looks: Count = 0  # measurements on the images for edits
+    final_looks: Count = 0  # measurements on the reserved images
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -67,7 +57,7 @@ class Lineage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return msgspec.json.decode(read_bytes(path), type=cls)
         except FileNotFoundError:
             return cls()
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise FileFormatError(f"{path}: {error}") from error
 
     def write(self, run: Path) -> None:
@@ -91,7 +81,7 @@ def find_versions(run: Path, ensemble: PromptEnsemble, lineage: Lineage) -> list
         with suppress(PromptBoostError, OSError):
             other = Lineage.read(path.parent)
             edits = other.edits[len(lineage.edits) :]
-            if edits and ensemble.has_fingerprint(other.parent_fingerprint):
+            if edits and other.parent_fingerprint == ensemble.fingerprint:
                 changes = tuple(change for edit in edits for change in edit.changes)
                 versions.append(Version(path.parent.name, changes, edits[-1]))
     return sorted(versions, key=lambda version: (version.edit.date, version.name))
@@ -106,12 +96,12 @@ def free_name(run: Path) -> str:
 
 
 def version_folder(run: Path, name: str) -> Path:
-    """Return the folder of a new version next to the run; raise if it exists or the name is unfit."""
+    """Return the folder of a new version next to the run; raise if it exists or the name is invalid."""
     if not re.fullmatch(r"[^\W_][\w .+-]{0,99}", name) or name.endswith((".", " ")):
         raise SettingError(
-            f"{name!r} is no name for a version: letters, digits, and . _ - + between them"
+            f"{name!r} is not a valid version name: use letters, digits, and . _ - + between them"
         )
     folder = run.resolve().parent / name
     if folder.exists():
-        raise SettingError(f"there is {name} already: versions stay as they are")
+        raise SettingError(f"{name} exists: choose another name")
     return folder

@@ -1,15 +1,15 @@
-"""The batcher: images of all requests are decoded ahead, and embedded in common batches."""
+"""The batcher: decodes the images of all requests ahead, and embeds them in common batches."""
 
 import asyncio
 import logging
-import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +28,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 # Bytes of decoded images that may wait for the encoder, without those being decoded.
-_DECODED = 128 * MIB
+_DECODED = 32 * MIB
 # An image to warm up with: the decoder is loaded along with the encoder.
 _SMALLEST = b"P6 1 1 255 \xff\xff\xff"
-_SMOOTH = 0.2  # share of the last batch in the mean time of an image
-_LONGEST_PAUSE = 60  # seconds in Retry-After
+_DECODERS = 2  # threads
 
 
 @dataclass(frozen=True)
@@ -47,94 +46,51 @@ Outcome = ScoredImage | PromptBoostError
 
 
 @dataclass(eq=False, slots=True)
-class _Request:
-    """Images of one HTTP request, which waits for all of them."""
+class _Decoded:
+    """A decoded image that waits for the encoder; its outcome is cancelled if the client is gone."""
 
+    image: "Image"
     head: "Head"
-    loop: asyncio.AbstractEventLoop
-    done: "asyncio.Future[list[Outcome]]"
-    outcomes: list[Any]
-    missing: int
-    left: bool = False  # the client is gone
-
-
-@dataclass(eq=False, slots=True)
-class _Queued:
-    """An image to decode and embed."""
-
-    request: _Request
-    place: int
-    name: str
-    read: Callable[[], bytes] | None
-    image: "Image | None" = None
-    bytes: int = 0
-
-
-@dataclass(eq=False)
-class Batcher:
-    """An encoder, the thread that runs it, and threads that decode the next images meanwhile.
-
-    Runs with the same encoder share its batches; each image is then scored by the head of its run.
-
-    Parameters
-    ----------
-    encoder : Encoder
-    limits : Limits
-        Sizes of batches and of the queue.
-    metrics : ServerMetrics
-    name : str
-        The name of the encoder in metrics.
-    decoders : int, default=2
-        Threads that decode.
-    """
-
-    encoder: Encoder
-    limits: Limits
-    metrics: ServerMetrics
-    name: str
-    decoders: int = 2
-    ready: bool = field(default=False, init=False)  # the encoder has embedded an image
-
-    def __post_init__(self) -> None:
-        self._changed = threading.Condition()
-        self._coming: deque[_Queued] = deque()
-        self._decoded: deque[_Queued] = deque()
-        self._decoding = self._decoded_bytes = 0
-        self._waiting = 0
-        self._seconds = 0.0  # per image in the encoder, smoothed
-        self._closed = False
-        self._warm = threading.Event()
-        self._threads: list[threading.Thread] = []
+    outcome: "asyncio.Future[Outcome]"
 
     @property
-    def started(self) -> bool:
-        """Whether its threads were started."""
-        return bool(self._threads)
+    def bytes(self) -> int:
+        return 3 * self.image.width * self.image.height
 
-    def start(self) -> None:
-        """Start the threads, once; it is ready when the encoder has embedded a first image."""
-        if self._threads:
-            return
-        tasks = [self._encode_all, *[self._decode_all] * self.decoders]
-        self._threads = [threading.Thread(target=task, daemon=True) for task in tasks]
-        for thread in self._threads:
-            thread.start()
-        self.metrics.watch_queue(self.name, lambda: self._waiting)
 
-    def wait_until_warm(self) -> None:
-        """Wait until the encoder has embedded an image; raise if it fails."""
-        self._warm.wait()
-        if not self.ready:
+class Batcher:
+    """An encoder, the thread that runs it, and threads that decode the next images.
+
+    Runs with the same encoder share its batches; each image is then scored by the head of its run. `name`
+    is that of the encoder in metrics.
+    """
+
+    def __init__(self, encoder: Encoder, limits: Limits, metrics: ServerMetrics, name: str) -> None:
+        self.encoder, self.limits, self.metrics, self.name = encoder, limits, metrics, name
+        self.ready = False  # the encoder has embedded an image
+        self._encoder_thread = ThreadPoolExecutor(1)
+        # All others are used in the event loop only.
+        self._room = asyncio.Semaphore(3 * limits.max_batch)  # one batch in the encoder, two ahead
+        self._decoders = asyncio.Semaphore(_DECODERS)
+        self._has_memory, self._arrived = asyncio.Event(), asyncio.Event()
+        self._has_memory.set()
+        self._waiting = self._decoding = self._decoded_bytes = 0
+        self._decoded: deque[_Decoded] = deque()
+        self._embedding: asyncio.Task[None] | None = None
+
+    def start(self) -> "Future[None]":
+        """Embed a first image in the thread of the encoder; it is ready once that is done."""
+        self.metrics.queue_images.labels(self.name).set_function(lambda: self._waiting)
+        return self._encoder_thread.submit(self._warm_up)
+
+    def _warm_up(self) -> None:
+        if self._embed([read_image(_SMALLEST)])[0] is None:
             raise EncoderError(f"{self.encoder.id} cannot embed an image")
+        self.ready = True
 
-    def close(self) -> None:
-        """Finish waiting images, then end the threads."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        for thread in self._threads:
-            thread.join()
-        self.metrics.forget_queue(self.name)
+    def retire(self) -> None:
+        """Remove it from the metrics; running requests are finished."""
+        self.metrics.queue_images.remove(self.name)
 
     # --- in the event loop ---------------------------------------------------------------------
 
@@ -145,144 +101,138 @@ class Batcher:
 
         An image is its name, for errors, and a function that returns the bytes of its file.
         """
-        number = len(images)
-        loop = asyncio.get_running_loop()
-        request = _Request(head, loop, loop.create_future(), [None] * number, number)
-        with self._changed:
-            self._check_room(number)
-            self._waiting += number
-            self._coming.extend(
-                _Queued(request, place, *image) for place, image in enumerate(images)
-            )
-            self._changed.notify_all()
-        try:
-            return await request.done
-        finally:
-            request.left = True
-
-    def _check_room(self, number: int) -> None:
-        if self._closed or not self.ready:
+        if not self.ready:
             raise RequestError(503, "not ready", "the server is not ready yet", retry_after=1)
-        if self._waiting + number > self.limits.max_queue:
-            seconds = math.ceil(self._waiting * self._seconds)
+        if self._waiting + len(images) > self.limits.max_queue:
             raise RequestError(
                 429,
                 "queue",
-                f"{self._waiting} images wait already, and {self.limits.max_queue} may: try again later",
-                retry_after=min(_LONGEST_PAUSE, max(1, seconds)),
+                f"the queue has {self._waiting} of at most {self.limits.max_queue} images: try again later",
+                retry_after=1,
             )
+        self._waiting += len(images)
+        try:
+            return await asyncio.gather(*(self._score(*image, head) for image in images))
+        finally:
+            self._waiting -= len(images)
+
+    async def _score(self, name: str, read: Callable[[], bytes], head: "Head") -> Outcome:
+        """Decode an image when there is room to keep it, and wait for its batch."""
+        loop = asyncio.get_running_loop()
+        async with self._room:
+            self._decoding += 1
+            try:
+                async with asyncio.timeout(self.limits.decode_seconds):
+                    image = await self._decode_in_thread(name, read)
+            except TimeoutError:
+                return RequestError(503, "busy", "takes too long to decode: try again later")
+            except RequestError as error:
+                return error
+            finally:
+                self._decoding -= 1
+                self._arrived.set()
+            decoded = _Decoded(image, head, loop.create_future())
+            self._decoded.append(decoded)
+            self._decoded_bytes += decoded.bytes
+            if self._decoded_bytes >= _DECODED:
+                self._has_memory.clear()
+            if self._embedding is None or self._embedding.done():
+                self._embedding = loop.create_task(self._embed_decoded())
+            return await decoded.outcome
+
+    async def _decode_in_thread(self, name: str, read: Callable[[], bytes]) -> "Image":
+        """Decode an image in a thread that does not delay the end of the process."""
+        loop, decoded = asyncio.get_running_loop(), Future["Image"]()
+        decoded.set_running_or_notify_cancel()
+
+        def work() -> None:
+            try:
+                decoded.set_result(self._decode(name, read))
+            except BaseException as error:
+                decoded.set_exception(error)
+            with suppress(RuntimeError):  # the server has stopped
+                loop.call_soon_threadsafe(self._decoders.release)
+
+        await self._decoders.acquire()
+        try:
+            await self._has_memory.wait()
+            threading.Thread(target=work, daemon=True).start()
+        except BaseException:
+            self._decoders.release()
+            raise
+        return await asyncio.wrap_future(decoded)
+
+    def _take(self) -> _Decoded:
+        decoded = self._decoded.popleft()
+        self._decoded_bytes -= decoded.bytes
+        if self._decoded_bytes < _DECODED:
+            self._has_memory.set()
+        return decoded
+
+    async def _embed_decoded(self) -> None:
+        """Embed batches until no decoded image is left; wait a little for images being decoded."""
+        loop, limits = asyncio.get_running_loop(), self.limits
+        while self._decoded:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(limits.max_wait_ms / 1000):
+                    while len(self._decoded) < limits.max_batch and self._decoding:
+                        self._arrived.clear()
+                        await self._arrived.wait()
+            taken = [self._take() for _ in range(min(limits.max_batch, len(self._decoded)))]
+            batch = [decoded for decoded in taken if not decoded.outcome.done()]
+            if not batch:
+                continue
+            start = time.perf_counter()
+            try:
+                outcomes = await loop.run_in_executor(self._encoder_thread, self._outcomes, batch)
+            except Exception:  # the next batches must be embedded
+                _log.exception("a batch of %d images failed", len(batch))
+                fault = RequestError(500, "fault", "a fault in the server; see its log")
+                outcomes = [fault] * len(batch)
+            self.metrics.batch_images.labels(self.name).observe(len(batch))
+            self.metrics.encoder_seconds.labels(self.name).inc(time.perf_counter() - start)
+            for decoded, outcome in zip(batch, outcomes, strict=True):
+                if not decoded.outcome.done():
+                    decoded.outcome.set_result(outcome)
 
     # --- in the threads ------------------------------------------------------------------------
 
-    def _decode_all(self) -> None:
-        while (item := self._next_to_decode()) is not None:
-            outcome: PromptBoostError | None = None
-            if not item.request.left:
-                outcome = self._decode(item)
-            with self._changed:
-                self._decoding -= 1
-                if item.image is not None:
-                    self._decoded.append(item)
-                    self._decoded_bytes += item.bytes
-                self._changed.notify_all()
-            if item.image is None:
-                self._finish([(item, outcome)])
-
-    def _next_to_decode(self) -> _Queued | None:
-        """Wait for an image to decode, and for room to keep it; return None when closed."""
-        with self._changed:
-            while not self._coming or not self._has_room():
-                if self._closed and not self._coming:
-                    return None
-                self._changed.wait()
-            self._decoding += 1
-            return self._coming.popleft()
-
-    def _has_room(self) -> bool:
-        ahead = len(self._decoded) + self._decoding
-        return ahead < 2 * self.limits.max_batch and self._decoded_bytes < _DECODED
-
-    def _decode(self, item: _Queued) -> PromptBoostError | None:
-        """Decode an image; return an error if that fails."""
-        assert item.read is not None
+    def _decode(self, name: str, read: Callable[[], bytes]) -> "Image":
+        most = self.limits.max_image_memory
         try:
-            data = item.read()
-            item.read = None  # free the file
-            most = self.limits.max_image_memory
-            item.image = read_image(data, item.name, at_least=WORKING_SIDE, most=most)
-            item.bytes = 3 * item.image.width * item.image.height
+            return read_image(read(), name, at_least=WORKING_SIDE, most=most)
         except ImageError as error:
-            status, reason = (413, "pixels") if error.bad.too_large else (422, "image")
-            return RequestError(status, reason, error.bad.reason)
-        except RequestError as error:
-            return error
+            raise unusable_image(error, error.bad.reason) from None
+        except RequestError:
+            raise
         except Exception:
             _log.exception("an image could not be decoded")
-            return RequestError(422, "image", "cannot be decoded")
-        return None
+            raise RequestError(422, "image", "cannot be decoded") from None
 
-    def _encode_all(self) -> None:
-        try:
-            self.ready = self._embed([read_image(_SMALLEST)])[0] is not None
-        finally:
-            self._warm.set()
-        while batch := self._next_batch():
-            start = time.perf_counter()
+    def _outcomes(self, batch: list[_Decoded]) -> list[Outcome]:
+        """Embed a batch, and score it by the head of each run."""
+        rows = self._embed([decoded.image for decoded in batch])
+        error = RequestError(422, "encoder", "the encoder cannot embed it")
+        outcomes: list[Outcome] = [error] * len(batch)
+        for head in {id(decoded.head): decoded.head for decoded in batch}.values():
+            scored = {
+                index: row
+                for index, (decoded, row) in enumerate(zip(batch, rows, strict=True))
+                if decoded.head is head and row is not None
+            }
+            if not scored:
+                continue
             try:
-                outcomes = self._outcomes(batch)
-            except Exception:  # the thread must survive
-                _log.exception("a batch of %d images failed", len(batch))
-                fault = RequestError(500, "fault", "a fault in the server; its log says more")
-                outcomes = [fault] * len(batch)
-            seconds = time.perf_counter() - start
-            self.metrics.batch(self.name, len(batch), seconds)
-            share = _SMOOTH if self._seconds else 1.0
-            self._seconds += share * (seconds / len(batch) - self._seconds)
-            self._finish(list(zip(batch, outcomes, strict=True)))
-
-    def _next_batch(self) -> list[_Queued]:
-        """Wait for images, and a little for more that are being decoded; return none when closed."""
-        most = self.limits.max_batch
-        with self._changed:
-            while not self._decoded:
-                if self._closed and not self._coming and not self._decoding:
-                    return []
-                self._changed.wait()
-            deadline = time.monotonic() + self.limits.max_wait_ms / 1000
-            while len(self._decoded) < most and (self._coming or self._decoding):
-                left = deadline - time.monotonic()
-                if left <= 0 or not self._changed.wait(left):
-                    break
-            batch = [self._decoded.popleft() for _ in range(min(most, len(self._decoded)))]
-            self._decoded_bytes -= sum(item.bytes for item in batch)
-            self._changed.notify_all()
-        return batch
-
-    def _outcomes(self, batch: list[_Queued]) -> list[Outcome | None]:
-        """Embed and score a batch; outcomes are None where the client is gone."""
-        outcomes: list[Outcome | None] = [None] * len(batch)
-        wanted = [place for place, item in enumerate(batch) if not item.request.left]
-        rows = self._embed([image for place in wanted if (image := batch[place].image)])
-        of_head: dict[int, list[tuple[int, NDArray[np.float32]]]] = {}
-        for place, row in zip(wanted, rows, strict=True):
-            outcomes[place] = RequestError(422, "encoder", "the encoder cannot embed it")
-            if row is not None:
-                of_head.setdefault(id(batch[place].request.head), []).append((place, row))
-        for pairs in of_head.values():
-            head = batch[pairs[0][0]].request.head
-            try:
-                probabilities = head.predict_proba(np.stack([row for _, row in pairs]))
+                probabilities = head.predict_proba(np.stack(list(scored.values())))
             except PromptBoostError as error:  # such as rows that are not finite
                 _log.error("the encoder %s: %s", self.name, error)
                 continue
-            for (place, row), chances in zip(pairs, probabilities, strict=True):
-                outcomes[place] = ScoredImage(row, chances)
+            for (index, row), values in zip(scored.items(), probabilities, strict=True):
+                outcomes[index] = ScoredImage(row, values)
         return outcomes
 
     def _embed(self, images: "list[Image]") -> list[NDArray[np.float32] | None]:
         """Embed images; if that fails, one by one, so that one image does not fail the others."""
-        if not images:
-            return []
         try:
             return list(self.encoder.encode_images(images))
         except Exception:
@@ -291,24 +241,8 @@ class Batcher:
                 return [None]
         return [self._embed([image])[0] for image in images]
 
-    def _finish(self, pairs: list[tuple[_Queued, Outcome | None]]) -> None:
-        """Store outcomes, and finish requests that are complete."""
-        complete: list[_Request] = []
-        with self._changed:
-            self._waiting -= len(pairs)
-            for item, outcome in pairs:
-                request = item.request
-                request.outcomes[item.place] = outcome
-                request.missing -= 1
-                if not request.missing and not request.left:
-                    complete.append(request)
-        for loop in {request.loop for request in complete}:
-            mine = [request for request in complete if request.loop is loop]
-            with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(_tell, mine)
 
-
-def _tell(requests: list[_Request]) -> None:
-    for request in requests:
-        if not request.done.done():
-            request.done.set_result(request.outcomes)
+def unusable_image(error: ImageError, message: str) -> RequestError:
+    """Return the response to an image that cannot be used."""
+    status, reason = (413, "pixels") if error.bad.too_large else (422, "image")
+    return RequestError(status, reason, message)

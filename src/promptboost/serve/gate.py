@@ -7,9 +7,10 @@ import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
+from starlette.datastructures import Headers
 
 from promptboost.errors import human_bytes
 from promptboost.serve.limits import Limits, RequestError
@@ -34,54 +35,33 @@ _ALWAYS = (
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
 )
-# Refused bodies are read for a while, as clients may not read the response before they have sent all.
-_POLITE_BYTES, _POLITE_SECONDS = 4, 5.0  # times the bytes of a body
-
-
-class Guarded(Protocol):
-    """A service behind a gate."""
-
-    limits: Limits
-    metrics: ServerMetrics
-    stopping: bool
-
-    def reload(self) -> Any:
-        """Handle SIGHUP: files may have changed."""
+_SEND_SECONDS = 60  # for a client to read a message
 
 
 class Gate:
     """An ASGI middleware that authorizes, limits and counts requests, and hides stack traces.
 
-    Parameters
-    ----------
-    app : application
-    service : Guarded
-    token : str, optional
-        Clients must send it.
-    hosts : set of str, optional
-        Allowed values of the Host header; None for any.
-    open_paths : set of str
-        Paths that need no token.
-    policy : str
-        The ``Content-Security-Policy`` of responses.
+    Requests with another Host than `hosts`, unless that is None, or without the `token` are refused, the
+    latter except for `open_paths`; `policy` is the ``Content-Security-Policy`` of responses.
     """
 
     def __init__(
         self,
         app: Application,
-        service: Guarded,
+        limits: Limits,
+        metrics: ServerMetrics,
         token: str | None = None,
         hosts: frozenset[str] | None = None,
         open_paths: frozenset[str] = OPEN,
         policy: str = POLICY,
     ) -> None:
-        self.app, self.service, self.hosts = app, service, hosts
+        self.app, self.limits, self.metrics, self.hosts = app, limits, metrics, hosts
         self._open_paths = open_paths
         self._always = (*_ALWAYS, (b"content-security-policy", policy.encode()))
         self._token = None if token is None else token.encode()
         self.running = 0
         self._held = 0  # bytes of all bodies
-        service.metrics.watch_requests(lambda: self.running)
+        metrics.running.set_function(lambda: self.running)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
@@ -96,27 +76,28 @@ class Gate:
         except RequestError as refusal:
             await self._refuse(exchange, refusal)
         except _GoneError:
-            self.service.metrics.rejected("gone")
+            self.metrics.rejected.labels("gone").inc()
+        except asyncio.CancelledError:  # the time for stopping is over
+            await self._refuse(exchange, RequestError(503, "stopping", "the server is stopping"))
+            raise
         except Exception:
             _log.exception("a request failed")
-            fault = RequestError(500, "fault", "a fault in the server; its log says more")
+            fault = RequestError(500, "fault", "a fault in the server; see its log")
             await self._refuse(exchange, fault)
         finally:
             self.running -= 1
             self._held -= exchange.received
             route = getattr(scope.get("route"), "path", "other")
             method = scope["method"] if route != "other" else "other"
-            seconds = time.perf_counter() - start
-            self.service.metrics.request(route, method, exchange.status, seconds)
+            self.metrics.requests.labels(route, method, str(exchange.status)).inc()
+            self.metrics.request_seconds.labels(route).observe(time.perf_counter() - start)
 
     async def _answer(self, exchange: "_Exchange") -> None:
-        self._check(exchange)
-        body = await self._body(exchange)
-        if exchange.scope["method"] != "POST":
-            await self.app(exchange.scope, _replay(body), exchange.reply)
-            return
+        self._check(exchange.header, exchange.scope["path"])
+        # The body is held by the application only, which frees it once it is parsed.
+        messages = _replay(await self._body(exchange))
         # Stop working for a client that is gone.
-        work = asyncio.ensure_future(self.app(exchange.scope, _replay(body), exchange.reply))
+        work = asyncio.ensure_future(self.app(exchange.scope, messages, exchange.reply))
         gone = asyncio.ensure_future(_until_gone(exchange.receive))
         try:
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -129,33 +110,34 @@ class Gate:
                 with suppress(asyncio.CancelledError, Exception):
                     await task
 
-    def _check(self, exchange: "_Exchange") -> None:
-        path, header = exchange.scope["path"], exchange.header
-        host = header(b"host").lower()
+    def _check(self, header: Callable[[str], str], path: str) -> None:
+        host = header("host").lower()
         if self.hosts is not None and re.sub(r":\d+$", "", host) not in self.hosts:
-            raise RequestError(421, "host", "the server is not called by this name")
-        # Browsers send the origin: a page of another site could send requests, although not read responses.
-        origin = header(b"origin").lower()
-        if origin and origin.partition("://")[2] != host:
-            raise RequestError(403, "origin", "pages of other sites may not ask this server")
-        if path in self._open_paths:
+            raise RequestError(421, "host", "this is not a name of the server")
+        # A page of another site could send requests, although not read responses. Browsers send the origin,
+        # or for images and links, whose open pages are harmless, the relation of the sites.
+        origin, is_open = header("origin").lower(), path in self._open_paths
+        other_site = header("sec-fetch-site").lower() in ("cross-site", "same-site")
+        if (origin and origin.partition("://")[2] != host) or (other_site and not is_open):
+            raise RequestError(403, "origin", "pages of other sites may not use this server")
+        if is_open or self._token is None:
             return
-        if self._token is not None:
-            kind, _, shown = header(b"authorization").partition(" ")
-            right = hmac.compare_digest(shown.strip().encode(), self._token)
-            if kind.lower() != "bearer" or not right:
-                raise RequestError(
-                    401, "token", "show the token of the server: Authorization: Bearer TOKEN"
-                )
-        if self.service.stopping:
-            raise RequestError(503, "stopping", "the server stops", retry_after=5)
+        kind, _, shown = header("authorization").partition(" ")
+        right = hmac.compare_digest(shown.strip().encode(), self._token)
+        if kind.lower() != "bearer" or not right:
+            raise RequestError(
+                401, "token", "send the token of the server: Authorization: Bearer TOKEN"
+            )
 
     async def _body(self, exchange: "_Exchange") -> bytes:
         """Read the body, within the limits on bytes and time."""
-        limits, parts = self.service.limits, []
-        announced = exchange.header(b"content-length")
+        limits, chunks = self.limits, []
+        most = human_bytes(limits.max_bytes)
+        # Not an exception yet: as a variable here it would keep the body in a cycle.
+        too_large = 413, "bytes", f"the request is too large; send no more than {most}"
+        announced = exchange.header("content-length")
         if announced.isdigit() and int(announced[:20]) > limits.max_bytes:
-            raise _too_many_bytes(limits)
+            raise RequestError(*too_large)
         start = asyncio.get_running_loop().time()
         more = True
         while more:
@@ -167,52 +149,39 @@ class Gate:
                 raise RequestError(408, "slow", "the request came too slowly") from None
             if message["type"] == "http.disconnect":
                 raise _GoneError
-            part = message.get("body", b"")
-            exchange.received += len(part)
-            self._held += len(part)
-            parts.append(part)
+            chunk = message.get("body", b"")
+            exchange.received += len(chunk)
+            self._held += len(chunk)
+            chunks.append(chunk)
             more = message.get("more_body", False)
             if exchange.received > limits.max_bytes:
-                raise _too_many_bytes(limits)
+                raise RequestError(*too_large)
             if self._held > limits.max_held:
                 raise RequestError(
-                    429, "memory", "other requests take all the memory there is", retry_after=1
+                    429, "memory", "other requests use all the memory", retry_after=1
                 )
-        exchange.whole = True
-        return b"".join(parts)
+        return b"".join(chunks)
 
     async def _refuse(self, exchange: "_Exchange", refusal: RequestError) -> None:
-        self.service.metrics.rejected(refusal.reason)
-        if exchange.status:  # too late for another response
+        self.metrics.rejected.labels(refusal.reason).inc()
+        if exchange.status:  # a response was already started
             return
-        headers = [(name.encode(), value.encode()) for name, value in refusal.headers.items()]
-        if not exchange.whole and refusal.status != 408:
-            await self._let_finish(exchange)
-        if not exchange.whole:
-            headers.append((b"connection", b"close"))
         content = msgspec.json.encode(ErrorAnswer(str(refusal)))
-        headers += [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(content)).encode()),
-        ]
-        start = {"type": "http.response.start", "status": refusal.status, "headers": headers}
+        headers = refusal.headers | {
+            "content-type": "application/json",
+            "content-length": str(len(content)),
+        }
+        if refusal.status == 408:  # the rest would not come either
+            headers["connection"] = "close"
         with suppress(_GoneError):
-            await exchange.reply(start)
+            await exchange.reply(
+                {
+                    "type": "http.response.start",
+                    "status": refusal.status,
+                    "headers": [(k.encode(), v.encode()) for k, v in headers.items()],
+                }
+            )
             await exchange.reply({"type": "http.response.body", "body": content})
-
-    async def _let_finish(self, exchange: "_Exchange") -> None:
-        """Read and discard for a while: a client that still sends would miss the response."""
-        if exchange.header(b"expect"):  # it waits for 100 Continue
-            return
-        left = _POLITE_BYTES * self.service.limits.max_bytes
-        with suppress(TimeoutError):
-            async with asyncio.timeout(min(_POLITE_SECONDS, self.service.limits.patience)):
-                while left > 0:
-                    message = await exchange.receive()
-                    left -= len(message.get("body", b""))
-                    if not message.get("more_body", False):
-                        exchange.whole = True
-                        return
 
 
 class _GoneError(Exception):
@@ -226,15 +195,12 @@ class _Exchange:
         self, scope: Scope, receive: Receive, send: Send, always: tuple[tuple[bytes, bytes], ...]
     ) -> None:
         self.scope, self.receive, self._send, self._always = scope, receive, send, always
-        self.status = 0
-        self.received = 0
-        self.whole = False
-        self._headers = dict(reversed(scope["headers"]))
+        self.status = self.received = 0
+        self._headers = Headers(scope=scope)
 
-    def header(self, name: bytes) -> str:
+    def header(self, name: str) -> str:
         """Return the first header of a name, or an empty string."""
-        value: bytes = self._headers.get(name, b"")
-        return value.decode("latin-1")
+        return self._headers.get(name, "")
 
     async def reply(self, message: Message) -> None:
         """Send a message; give up on a client that does not read it."""
@@ -242,15 +208,10 @@ class _Exchange:
             self.status = message["status"]
             message = {**message, "headers": [*message.get("headers", ()), *self._always]}
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(_SEND_SECONDS):
                 await self._send(message)
         except TimeoutError:
             raise _GoneError from None
-
-
-def _too_many_bytes(limits: Limits) -> RequestError:
-    most = human_bytes(limits.max_bytes)
-    return RequestError(413, "bytes", f"the request is too large; send no more than {most}")
 
 
 async def _until_gone(receive: Receive) -> None:

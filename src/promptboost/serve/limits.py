@@ -16,8 +16,9 @@ class Limits:
     max_queue: int = 256  # images that wait for an encoder
     max_images: int = 64  # per request
     max_bytes: int = 32 * MIB  # in the body of a request
-    max_held: int = 256 * MIB  # in the bodies of all requests
+    max_held: int = 64 * MIB  # in the bodies of all requests
     max_image_memory: int = 256 * MIB  # for decoding an image, estimated from its header
+    decode_seconds: float = 10.0  # for decoding an image, with the wait for a decoder
     max_connections: int = 1024
     patience: float = 10.0  # seconds for the head of a request, and before `slowest` applies
     slowest: int = 64 * 2**10  # bytes per second of a body

@@ -1,11 +1,11 @@
 """Messages: requests as JSON, as a form or as one file; responses as JSON."""
 
+import asyncio
 import base64
 import binascii
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -15,7 +15,6 @@ from starlette.datastructures import Headers, QueryParams, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.responses import Response
 
-from promptboost.encoders.base import unit_rows
 from promptboost.model.prediction import Prediction
 from promptboost.serve.limits import Limits, RequestError
 
@@ -24,7 +23,8 @@ Message = TypeVar("Message")
 _LONGEST_NAME = 200
 _FIELDS = 64  # of a form, besides its files
 _FIELD_BYTES = 2**10
-_NUMBER_BYTES = 64  # of a number of an embedding, with the space around it
+_PRIORS_BYTES = 2**18  # of class priors in JSON
+_QUOTES = 64  # per image in JSON, and in options; more are not images
 _DATA_URL = re.compile(r"data:[\w.+/-]*;base64,")
 
 #: The name of an image, and a function that returns the bytes of its file, for late base64 decoding.
@@ -46,7 +46,25 @@ class PredictOptions(Struct, forbid_unknown_fields=True, kw_only=True):
     min_probability: Annotated[
         float, Meta(ge=0, le=1, description="Predictions below it are unsure, and name no class.")
     ] = 0.0
+    accept: Annotated[
+        float | None,
+        Meta(description="Reject images unlike this share of the training images, such as 0.95."),
+    ] = None
+    coverage: Annotated[
+        float | None,
+        Meta(description="Add the smallest set of classes with this coverage, such as 0.9."),
+    ] = None
+    class_priors: Annotated[
+        Literal["equal", "estimate"] | dict[str, Annotated[float, Meta(ge=0)]] | None,
+        Meta(
+            description="Adjust to the class frequencies of all images of the request: equal, estimated, "
+            "or those of an object, where other classes do not occur."
+        ),
+    ] = None
     explain: Annotated[bool, Meta(description="Add what each sentence contributes.")] = False
+    labels: Annotated[
+        bool, Meta(description='Answer only `[{"label", "score"}, …]` for each image.')
+    ] = False
 
 
 class PredictMessage(PredictOptions, kw_only=True):
@@ -69,38 +87,31 @@ class _RawMessage(Struct, forbid_unknown_fields=True):
     embeddings: Raw = Raw()
     top_k: Raw = Raw()
     min_probability: Raw = Raw()
+    accept: Raw = Raw()
+    coverage: Raw = Raw()
+    class_priors: Raw = Raw()
     explain: Raw = Raw()
-
-
-@dataclass(frozen=True)
-class PredictRequest:
-    """A checked request: images, or embeddings if there are any, and options."""
-
-    images: list[NamedImage]
-    embeddings: NDArray[np.float32] | None
-    options: PredictOptions
+    labels: Raw = Raw()
 
 
 class PredictAnswer(Struct):
-    """Predictions in the order of the request, and the version of the run that made them."""
+    """Predictions in the order of the request, and the version of the run that made them.
+
+    There is a warning if the lengths of embeddings are far from one, or adjusted predictions or sets are
+    unreliable. `changed` counts the predictions that class priors changed.
+    """
 
     run: str
     version: int
     predictions: list[Prediction]
+    warning: str | UnsetType = UNSET
+    changed: int | UnsetType = UNSET
 
 
 class ErrorAnswer(Struct):
     """An error in plain words."""
 
     error: str
-
-
-class VersionNote(Struct):
-    """A version of a run: its number, the digest of its files, and when it was loaded."""
-
-    version: int
-    digest: str
-    loaded: str
 
 
 class RunAnswer(Struct):
@@ -117,7 +128,6 @@ class RunAnswer(Struct):
     residual: bool
     dimensions: int
     problem: str | None
-    versions: list[VersionNote]
 
 
 class RunsAnswer(Struct):
@@ -141,42 +151,16 @@ class SentencesAnswer(Struct):
     classes: dict[str, list[Sentence]]
 
 
-class ReloadOutcome(Struct):
-    """Outcome of reloading a run: loaded, unchanged or broken."""
-
-    name: str
-    outcome: str
-    version: int
-
-
-class ReloadAnswer(Struct):
-    """Outcome of reloading each run; a broken one stays at its old version."""
-
-    runs: list[ReloadOutcome]
-    error: str | None = None
-
-
 class StateAnswer(Struct):
     """The state of the server."""
 
     state: str
 
 
-def json_schemas(messages: Iterable[type[Struct]]) -> dict[str, Any]:
-    """Return JSON schemas by name; their descriptions are the first lines of docstrings."""
-    _, schemas = msgspec.json.schema_components(
-        messages, ref_template="#/components/schemas/{name}"
-    )
-    return {
-        name: {**schema, "description": schema["description"].partition("\n")[0]}
-        for name, schema in schemas.items()
-    }
-
-
 async def read_request(
     body: bytes, headers: Headers, query: QueryParams, limits: Limits, dim: int
-) -> PredictRequest:
-    """Read and check a prediction request; embeddings must have `dim` columns.
+) -> tuple[list[NamedImage], NDArray[np.float64] | None, PredictOptions]:
+    """Read a prediction request: images, or embeddings with `dim` columns, and options.
 
     Options are fields of the JSON or of the form, or of the address; those of the body win.
     """
@@ -184,9 +168,12 @@ async def read_request(
     embeddings = None
     fields: dict[str, Any] = {}
     if kind == "application/json":
-        images, embeddings, fields = _read_json(body, limits, dim)
+        images, embeddings, fields = await asyncio.to_thread(_read_json, body, limits, dim)
     elif kind == "multipart/form-data":
-        images, fields = await _read_form(body, headers, limits)
+        # In a loop of its own: a form of many small parts takes seconds.
+        images, fields = await asyncio.to_thread(
+            lambda: asyncio.run(_read_form(body, headers, limits))
+        )
     elif kind.startswith("image/") or kind == "application/octet-stream":
         images = [("image", lambda: body)]
     else:
@@ -197,15 +184,19 @@ async def read_request(
         )
     if embeddings is None:
         _check_count(len(images), limits)
+    given: dict[str, Any] = {**query, **fields}
+    priors = given.get("class_priors")
+    if isinstance(priors, str) and priors.startswith("{"):  # in a form or an address
+        given["class_priors"] = _decode(priors.encode(), dict[str, float])
     try:
-        options = msgspec.convert({**query, **fields}, PredictOptions, strict=False)
+        options = msgspec.convert(given, PredictOptions, strict=False)
     except msgspec.ValidationError as error:
         raise RequestError(422, "request", _unusable(error)) from None
-    return PredictRequest(images, embeddings, options)
+    return images, embeddings, options
 
 
 def _unusable(error: msgspec.ValidationError) -> str:
-    return f"the request cannot be used: {error}; /openapi.json describes what it may hold"
+    return f"the request cannot be used: {error}; see /openapi.json"
 
 
 def _check_count(count: int, limits: Limits) -> None:
@@ -219,17 +210,27 @@ def _check_count(count: int, limits: Limits) -> None:
 
 def _read_json(
     body: bytes, limits: Limits, dim: int
-) -> tuple[list[NamedImage], NDArray[np.float32] | None, dict[str, Any]]:
+) -> tuple[list[NamedImage], NDArray[np.float64] | None, dict[str, Any]]:
     """Return images, embeddings and the options that were given explicitly."""
     raw = _decode(body, _RawMessage)
     if bool(raw.images) == bool(raw.embeddings):
         raise RequestError(422, "request", "send either images or embeddings")
-    # Numbers take ten times the memory of their text: check before they are decoded.
-    most = limits.most_images * dim * _NUMBER_BYTES
-    if len(memoryview(raw.embeddings)) > most:
+    # Objects take far more memory than their text: count them before they are decoded.
+    priors = bytes(raw.class_priors)
+    if len(priors) > _PRIORS_BYTES:
+        raise RequestError(413, "bytes", "the class priors are too large")
+
+    def count(mark: bytes) -> int:
+        # In the body, as a copy of a field would be large too.
+        return body.count(mark) - priors.count(mark)
+
+    most, numbers = limits.most_images, 2 * limits.most_images * dim + _QUOTES
+    if raw.embeddings and (count(b"[") > 2 * most or count(b",") > numbers):
         raise RequestError(
-            413, "bytes", f"the embeddings are too large; send at most {most:,} bytes"
+            413, "bytes", f"the embeddings are too large; send at most {most} of {dim} numbers"
         )
+    if raw.images and count(b'"') > (most + 1) * _QUOTES:
+        raise RequestError(422, "batch", f"too many images; send no more than {most}")
     message = _decode(body, PredictMessage)
     fields = {k: getattr(message, k) for k in PredictOptions.__struct_fields__ if getattr(raw, k)}
     if message.embeddings is not UNSET:
@@ -240,19 +241,14 @@ def _read_json(
     return images, None, fields
 
 
-def _matrix(rows: list[list[float]], limits: Limits, dim: int) -> NDArray[np.float32]:
-    """Return embeddings as a matrix of rows of length one."""
+def _matrix(rows: list[list[float]], limits: Limits, dim: int) -> NDArray[np.float64]:
+    """Return embeddings as a matrix."""
     _check_count(len(rows), limits)
     if any(len(row) != dim for row in rows):
         raise RequestError(
             422, "request", f"embeddings have the shape [n, {dim}] with the encoder of this run"
         )
-    matrix = np.array(rows, dtype=np.float64)
-    with np.errstate(over="ignore"):
-        lengths = np.linalg.norm(matrix, axis=1)
-    if not (np.isfinite(lengths) & (lengths > 1e-12)).all():
-        raise RequestError(422, "request", "embeddings must be finite, and longer than zero")
-    return unit_rows(matrix)
+    return np.array(rows, dtype=np.float64)
 
 
 def _decode(body: bytes, kind: type[Message]) -> Message:

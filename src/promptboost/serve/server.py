@@ -6,29 +6,26 @@ import logging
 import signal
 import socket
 import threading
-import time
 from asyncio import TimerHandle, Transport
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import chain
 from typing import Any, ClassVar
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from promptboost.errors import SettingError
 from promptboost.serve.app import create_app
-from promptboost.serve.gate import LOOPBACK_NAMES, Guarded
-from promptboost.serve.limits import MIB, Limits
+from promptboost.serve.gate import LOOPBACK_NAMES
+from promptboost.serve.limits import Limits
 from promptboost.serve.service import Service
 from promptboost.threads import single_blas_thread
 
-_MMAP_THRESHOLD, _ARENA_MAX = -3, -8  # of glibc's malloc.h
 _HEAD_BYTES = 64 * 2**10  # of the first line and the headers of a request
-_HEADERS = 100
-_CHUNK = 2**18  # the most bytes that a connection receives at once; a body may come with the head
-_PHRASES = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Headers Too Large", 503: b"Busy"}
+_MAX_LINES = 2000  # of a chunked body at once: parsing tiny chunks would delay other requests
+# Options of glibc: blocks of this size are returned to the system when they are freed.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _RETURNED_BYTES = -1, -3, 128 * 2**10
 
 
 def is_loopback(host: str) -> bool:
@@ -70,107 +67,76 @@ def serve(
             "--token-file FILE, or serve on 127.0.0.1"
         )
     app = create_app(service, token=token, hosts=LOOPBACK_NAMES if local else None, watch=watch)
-    with suppress(OSError, AttributeError, TypeError):  # not glibc
-        # Return freed memory, which malloc would keep after a single large request.
-        library = ctypes.CDLL(None)
-        library.mallopt(_MMAP_THRESHOLD, 4 * MIB)
-        library.mallopt(_ARENA_MAX, 2)
+    with suppress(OSError, AttributeError, TypeError):  # another library than glibc
+        for option in (_TRIM_THRESHOLD, _MMAP_THRESHOLD):
+            ctypes.CDLL(None).mallopt(option, _RETURNED_BYTES)
     with listen(host, port) as listening:
         bound, number = listening.getsockname()[:2]
         bound = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bound, bound)
         address = f"http://{f'[{bound}]' if ':' in bound else bound}:{number}"
         # Batches are small: waiting threads take more time than they save.
         with single_blas_thread():
-            Server(app, service, lambda: started(address)).run(sockets=[listening])
+            server = Server(app, service.limits, lambda: started(address), hangup=service.reload)
+            server.run(sockets=[listening])
 
 
-class Connection(HttpToolsProtocol):
-    """A uvicorn connection that limits the size and duration of request heads.
+class Connection(H11Protocol):
+    """A uvicorn connection that is closed if the head of a request takes too long."""
 
-    Its own errors are JSON. It closes connections that send nothing, or a head without an end.
-    """
-
-    limits: ClassVar[Limits] = Limits()
-    _timer: TimerHandle | None = None  # while the head of a request is expected
-    _head_bytes: int | None = 0  # received since the last body; None within one
+    patience: ClassVar[float] = Limits.patience
+    _timer: TimerHandle | None = None  # while no request is running
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        """Accept a connection, unless there are too many."""
+        """Accept a connection."""
         super().connection_made(transport)
-        if len(self.connections) > self.limits.max_connections:
-            self._end(503, "too many connections")
-        else:
-            self._start_timer()
+        self._timer = self.loop.call_later(self.patience, transport.close)
 
     def data_received(self, data: bytes) -> None:
-        """Parse data, unless the head is too large."""
-        if self.transport.is_closing():
+        """Limit the number of chunks, and the time for a head and for the rest of a refused body."""
+        chunked = any(name == b"transfer-encoding" for name, _ in self.headers or ())
+        if data.count(b"\r\n") > _MAX_LINES and (chunked or b"chunked" in data.lower()):
+            self.send_400_response("")
             return
-        if self._head_bytes is not None:
-            self._head_bytes += len(data)
-        if (self._head_bytes or 0) > _HEAD_BYTES + _CHUNK:
-            self._end(431, "the headers are too large")
-        else:
-            super().data_received(data)
-
-    def on_message_begin(self) -> None:
-        """Limit the time for the head of a request on an open connection."""
-        super().on_message_begin()
-        if self._timer is None:
-            self._start_timer()
-
-    def on_headers_complete(self) -> None:
-        """Hand the request over, if its head is small enough."""
-        self._stop_timer()
-        self._head_bytes = None
-        size = len(self.url) + sum(map(len, chain.from_iterable(self.headers)))
-        if size > _HEAD_BYTES or len(self.headers) > _HEADERS:
-            self._end(431, "the headers are too large")
-        elif not self.transport.is_closing():
-            super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        """Expect the next head."""
-        super().on_message_complete()
-        self._head_bytes = 0
+        super().data_received(data)
+        if self.cycle and not self.cycle.response_complete:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = None
+        elif self._timer is None:
+            self._timer = self.loop.call_later(self.patience, self.transport.close)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP."""
-        self._end(400, "this is not HTTP")
-
-    def _start_timer(self) -> None:
-        self._timer = self.loop.call_later(
-            self.limits.patience, self._end, 408, "the request came too slowly"
+        """Send an error for bytes that are not HTTP, or too many of them."""
+        content = (
+            b'{"error":"this is not HTTP, its head is too large, or its chunks are too small"}'
         )
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _end(self, status: int, error: str) -> None:
-        """Respond without the application, and close."""
-        self._stop_timer()
-        if self.transport.is_closing():
-            return
-        content = f'{{"error":"{error}"}}'.encode()
-        head = b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
-        head %= (status, _PHRASES[status], len(content))
-        self.transport.write(head + b"connection: close\r\n\r\n" + content)
+        head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
+        head += b"content-length: %d\r\nconnection: close\r\n\r\n" % len(content)
+        self.transport.write(head + content)
         self.transport.close()
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that refuses new requests on a signal, and finishes the running ones."""
+    """A uvicorn server that finishes the running requests before it stops.
+
+    It calls `started` when it accepts requests, `hangup` on SIGHUP, and stops when `stop` is set.
+    """
 
     def __init__(
-        self, app: FastAPI, service: Guarded, started: Callable[[], None] = lambda: None
+        self,
+        app: FastAPI,
+        limits: Limits,
+        started: Callable[[], None] = lambda: None,
+        *,
+        hangup: Callable[[], None],
+        stop: threading.Event | None = None,
     ) -> None:
-        limits = service.limits
         super().__init__(
             uvicorn.Config(
                 app,
-                http=type("LimitedConnection", (Connection,), {"limits": limits}),
+                http=type("LimitedConnection", (Connection,), {"patience": limits.patience}),
+                h11_max_incomplete_event_size=_HEAD_BYTES,
+                limit_concurrency=limits.max_connections,
                 ws="none",
                 log_config=None,
                 access_log=False,
@@ -181,25 +147,23 @@ class Server(uvicorn.Server):
             )
         )
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-        self._service, self._call_started, self._stop_by = service, started, 0.0
+        self._call_started, self._hangup = started, hangup
+        self._stop = stop or threading.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept requests; reload on SIGHUP."""
+        """Accept requests."""
         await super().startup(sockets)
         if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
-            reload = self._service.reload
-            signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=reload).start())
+            hangup = self._hangup
+            signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=hangup).start())
         self._call_started()
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Stop accepting requests; a second signal does not wait for the running ones."""
-        if self._service.stopping:
-            self.force_exit = self.should_exit = True
-        self._service.stopping = True
-        self._stop_by = time.monotonic() + self._service.limits.stop_seconds
+        """Stop; a second signal does not wait for the running requests."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
 
     async def on_tick(self, counter: int) -> bool:
-        """Exit when no request is running."""
-        if self._service.stopping and not self.should_exit:
-            self.should_exit = not self.server_state.tasks or time.monotonic() > self._stop_by
+        """Stop when the event is set."""
+        self.should_exit = self.should_exit or self._stop.is_set()
         return await super().on_tick(counter)

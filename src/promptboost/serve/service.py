@@ -1,36 +1,34 @@
 """The service: runs by name, their current versions, and the encoders they share."""
 
 import asyncio
+import hashlib
 import logging
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.registry import check_trusted
-from promptboost.encoders.runtime import hash_bytes
+from promptboost.encoders.runtime import hash_file
 from promptboost.errors import PromptBoostError, RunError, SettingError, few, without_place
-from promptboost.io import Stamp, file_stamp, read_bytes, steady
+from promptboost.io import Stamp, file_stamp, steady
 from promptboost.model.classifier import PromptClassifier, load
 from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
-from promptboost.model.head import Head
-from promptboost.model.head_files import RESIDUAL_FILE, head_file
+from promptboost.model.head import RESIDUAL_FILE, head_file
 from promptboost.report.page import card_markdown, read_run
 from promptboost.run.run_folder import RunFolder
 from promptboost.serve.batcher import Batcher, Outcome, ScoredImage
 from promptboost.serve.limits import Limits, RequestError
-from promptboost.serve.messages import ReloadOutcome, RunAnswer, VersionNote
+from promptboost.serve.messages import RunAnswer
 from promptboost.serve.metrics import ServerMetrics
 
 _log = logging.getLogger(__name__)
-_REMEMBERED = 50  # versions in the history of a run
 _WATCH_SECONDS = 1.0
 
 
@@ -42,19 +40,9 @@ class RunVersion:
     digest: str
     loaded: str
     classifier: PromptClassifier
-    head: Head
     batcher: Batcher
     card: str | None
     stamps: tuple[Stamp | None, ...]
-
-    @property
-    def encoder_id(self) -> str:
-        """The name of the encoder, without the folder in which its weights lie."""
-        return without_place(self.batcher.name)
-
-    def note(self) -> VersionNote:
-        """Return its entry in the history."""
-        return VersionNote(self.number, self.digest, self.loaded)
 
 
 @dataclass
@@ -64,18 +52,12 @@ class ServedRun:
     name: str
     path: Path
     current: RunVersion
-    history: list[VersionNote] = field(default_factory=list)
-    problem: str | None = None  # with the version that was to follow
-    broken: tuple[Stamp | None, ...] | None = None  # files that could not be loaded
-
-    @property
-    def folder(self) -> Path:
-        """The folder of its files."""
-        return self.path if self.path.is_dir() else self.path.parent
+    seen: tuple[Stamp | None, ...]  # files that were last loaded, or tried
+    problem: str | None = None  # of the next version
 
     def stamps(self) -> tuple[Stamp | None, ...]:
         """Return stamps that change when its files do."""
-        return _stamps(self.path, self.folder, self.current.batcher.encoder.id)
+        return _stamps(self.path, self.current.batcher.encoder.id)
 
     def answer(self) -> RunAnswer:
         """Return a summary."""
@@ -85,19 +67,18 @@ class ServedRun:
             version=version.number,
             digest=version.digest,
             loaded=version.loaded,
-            encoder=version.encoder_id,
+            encoder=without_place(version.batcher.name),
             classes=list(ensemble.class_names),
             rounds=len(ensemble),
             sentences=ensemble.n_prompts,
-            residual=version.head.residual is not None,
-            dimensions=version.head.dim,
+            residual=version.classifier.head.residual is not None,
+            dimensions=version.classifier.head.dim,
             problem=self.problem,
-            versions=self.history,
         )
 
 
 def named_runs(given: Iterable[str]) -> dict[str, Path]:
-    """Read ``RUN`` or ``NAME=RUN``: a run is called by the name of its folder, where none is given.
+    """Read ``RUN`` or ``NAME=RUN``; by default, the name of a run is that of its folder.
 
     Examples
     --------
@@ -106,15 +87,14 @@ def named_runs(given: Iterable[str]) -> dict[str, Path]:
     """
     runs: dict[str, Path] = {}
     for text in given:
-        name, equals, place = text.partition("=")
+        name, equals, folder = text.partition("=")
         if not equals or not re.fullmatch(r"[\w.-]+", name, re.ASCII):
-            name, place = "", text
-        path = Path(place)
-        home = path.resolve().parent if path.name == ENSEMBLE_FILE else path.resolve()
-        name = name or re.sub(r"[^A-Za-z0-9._-]+", "-", home.name).strip("-.") or "run"
+            name, folder = "", text
+        path = Path(folder)
+        name = name or re.sub(r"[^A-Za-z0-9._-]+", "-", path.resolve().name).strip("-.") or "run"
         if name in runs:
             raise SettingError(
-                f"two runs are called {name}: name one of them otherwise, as in other={place}"
+                f"two runs are called {name}: give one of them another name, as in other={folder}"
             )
         runs[name] = path
     if not runs:
@@ -125,22 +105,8 @@ def named_runs(given: Iterable[str]) -> dict[str, Path]:
 class Service:
     """The runs and encoders of a server.
 
-    Parameters
-    ----------
-    runs : mapping from str to path
-        Run folders, or files ``ensemble.json``, by name; the first one is the default.
-    limits : Limits, optional
-        Limits on requests.
-    encoder : str, optional
-        The encoder of all runs, if not those of their fits.
-    text_only : bool, default=False
-        Predict without the residual.
-    cache : bool, default=True
-        Use stored embeddings of sentences. Embeddings of images are never stored.
-    device : str, optional
-        Where encoders run.
-    allow_download : bool, default=False
-        Download encoders that runs name from a model hub.
+    The first of the `runs` is the default; `encoder` replaces the encoders of their fits. With `cache`,
+    stored embeddings of sentences are used; embeddings of images are never stored.
     """
 
     def __init__(
@@ -156,7 +122,6 @@ class Service:
     ) -> None:
         self.limits = limits or Limits()
         self.metrics = ServerMetrics()
-        self.stopping = False
         self._encoder, self._text_only = encoder, text_only
         self._cache, self._device, self._allow_download = cache, device, allow_download
         self._batchers: dict[str, Batcher] = {}
@@ -165,112 +130,91 @@ class Service:
         self.runs: dict[str, ServedRun] = {}
         for name, path in runs.items():
             version = self._load(path, 1)
-            self.runs[name] = ServedRun(name, path, version, [version.note()])
-            self.metrics.version(name, 1)
+            self.runs[name] = ServedRun(name, path, version, version.stamps)
+            self.metrics.loaded(name, 1)
 
     # --- predicting ----------------------------------------------------------------------------
 
     @property
     def ready(self) -> bool:
-        """Whether every current encoder has embedded an image, and the server is not about to stop."""
-        answering = [run.current.batcher for run in self.runs.values()]
-        return self._started and not self.stopping and all(batcher.ready for batcher in answering)
+        """Whether every current encoder has embedded an image."""
+        return all(run.current.batcher.ready for run in self.runs.values())
 
     def run(self, name: str | None = None) -> ServedRun:
         """Return the run of a name; by default the first."""
         if name is None:
             return next(iter(self.runs.values()))
         if name not in self.runs:
-            known = few(list(self.runs), 10)
-            raise RequestError(
-                404, "unknown run", f"there is no run of that name here, only {known}"
-            )
+            names = few(list(self.runs), 10)
+            raise RequestError(404, "unknown run", f"there is no run of that name, only {names}")
         return self.runs[name]
 
     async def answer(
         self, run: ServedRun, images: Sequence[tuple[str, Callable[[], bytes]]]
     ) -> tuple[RunVersion, list[Outcome]]:
         """Return the outcome of each image, and the version of the run that made it."""
-        while True:
-            version = run.current
-            try:
-                outcomes = await version.batcher.answer(images, version.head)
-                break
-            except RequestError:
-                # Another thread has just replaced the version, and closed the encoder of the old one.
-                if version is run.current:
-                    raise
+        version = run.current
+        outcomes = await version.batcher.answer(images, version.classifier.head)
         for outcome in outcomes:
             if isinstance(outcome, RequestError):
-                self.metrics.rejected(outcome.reason)
-        self.metrics.images(run.name, sum(isinstance(outcome, ScoredImage) for outcome in outcomes))
+                self.metrics.rejected.labels(outcome.reason).inc()
+        scored = sum(isinstance(outcome, ScoredImage) for outcome in outcomes)
+        self.metrics.images.labels(run.name).inc(scored)
         return version, outcomes
 
     async def score_rows(
         self, run: ServedRun, version: RunVersion, rows: NDArray[np.float32]
     ) -> list[Outcome]:
         """Return the probabilities of embeddings."""
-        probabilities = await asyncio.to_thread(version.head.predict_proba, rows)
-        self.metrics.images(run.name, len(rows))
+        probabilities = await asyncio.to_thread(version.classifier.head.predict_proba, rows)
+        self.metrics.images.labels(run.name).inc(len(rows))
         return [ScoredImage(*pair) for pair in zip(rows, probabilities, strict=True)]
 
     # --- loading -------------------------------------------------------------------------------
 
-    def reload(self, name: str | None = None) -> list[ReloadOutcome]:
+    def reload(self) -> None:
         """Reload runs whose files have changed; a version that cannot be loaded changes nothing.
 
         Running requests finish with the version they began with.
         """
         with self._loading:
-            served = [self.run(name)] if name is not None else list(self.runs.values())
-            outcomes = [self._reload(run) for run in served]
-            self._close_unused()
-        return outcomes
+            for run in self.runs.values():
+                if run.stamps() != run.seen:
+                    self._reload(run)
+            self._retire_unused()
 
-    def changed(self) -> list[str]:
-        """Return the names of the runs whose files have changed since they were last loaded, or tried."""
-        runs = self.runs.values()
-        return [run.name for run in runs if run.stamps() not in (run.current.stamps, run.broken)]
-
-    def _reload(self, run: ServedRun) -> ReloadOutcome:
-        stamps = run.stamps()
+    def _reload(self, run: ServedRun) -> None:
+        run.seen = run.stamps()
         try:
             version = self._load(run.path, run.current.number + 1)
-        except Exception as error:  # whatever it is, the old version works
+        except Exception as error:  # of any type: the old version still works
             # repr: a damaged or forged file may contain control characters.
             _log.error(
                 "%s: the new version cannot be loaded: %r",
                 run.name,
                 f"{type(error).__name__}: {error}",
             )
-            run.broken = stamps
             run.problem = (
-                f"the files have changed and cannot be loaded; version {run.current.number} goes on "
-                "answering, and the log of the server says why"
+                f"the files have changed and cannot be loaded; version {run.current.number} is still "
+                "served, and the reason is in the server's log"
             )
-            self.metrics.broken(run.name)
-            return ReloadOutcome(run.name, "broken", run.current.number)
-        run.problem = run.broken = None
-        if version.digest == run.current.digest:
-            run.current = replace(run.current, stamps=version.stamps)
-            return ReloadOutcome(run.name, "unchanged", run.current.number)
-        run.current = version
-        run.history = [*run.history, version.note()][-_REMEMBERED:]
-        self.metrics.version(run.name, version.number)
-        _log.warning("%s: version %d answers now", run.name, version.number)
-        return ReloadOutcome(run.name, "loaded", version.number)
+            self.metrics.reloads.labels(run.name, "broken").inc()
+            return
+        run.problem, run.seen = None, version.stamps
+        if version.digest != run.current.digest:
+            run.current = version
+            self.metrics.loaded(run.name, version.number)
+            _log.warning("%s: version %d is served now", run.name, version.number)
 
     def _load(self, path: Path, number: int) -> RunVersion:
-        if path.is_dir() or path.suffix != ".json":
-            RunFolder(path).check_readable()
-            return steady(path, lambda: self._read(path, path, number))
-        return self._read(path, path.parent, number)
+        RunFolder(path).check_readable()
+        return steady(path, lambda: self._read(path, number))
 
-    def _read(self, path: Path, folder: Path, number: int) -> RunVersion:
-        ensemble = PromptEnsemble.load(path / ENSEMBLE_FILE if path.is_dir() else path)
+    def _read(self, path: Path, number: int) -> RunVersion:
+        ensemble = PromptEnsemble.load(path / ENSEMBLE_FILE)
         name = self._encoder or ensemble.encoder_id
         if name is None:
-            raise RunError("the ensemble does not say which encoder it is for; add --encoder NAME")
+            raise RunError("the ensemble names no encoder; add --encoder NAME")
         if self._encoder is None:
             check_trusted(name, allow_download=self._allow_download)
         batcher = self._batchers.get(name)
@@ -278,76 +222,57 @@ class Service:
             embedder = Embedder.open(name, cache=self._cache, device=self._device)
             batcher = Batcher(embedder, self.limits, self.metrics, name)
         encoder_id = batcher.encoder.id
-        stamps = _stamps(path, folder, encoder_id)
-        # The same encoder in the place of its name, so that runs share it.
+        stamps = _stamps(path, encoder_id)
+        # Pass the encoder rather than its name, so that runs share it.
         classifier = load(path, batcher.encoder, cache=self._cache, text_only=self._text_only)
         self._batchers[name] = batcher
-        if self._started:
-            batcher.start()
-            batcher.wait_until_warm()  # before that it would turn requests away
+        if self._started and not batcher.ready:
+            batcher.start().result()
         return RunVersion(
             number=number,
-            digest=_digest(path, folder, encoder_id),
+            digest=_digest(path, encoder_id),
             loaded=datetime.now(UTC).isoformat(timespec="seconds"),
             classifier=classifier,
-            head=classifier.head,
             batcher=batcher,
             card=_card(path),
             stamps=stamps,
         )
 
-    def _close_unused(self) -> None:
+    def _retire_unused(self) -> None:
         used = {id(run.current.batcher) for run in self.runs.values()}
         for name, batcher in list(self._batchers.items()):
             if id(batcher) not in used:
                 del self._batchers[name]
-                batcher.close()
+                batcher.retire()
 
-    # --- beginning and ending ------------------------------------------------------------------
+    # --- start and watch -----------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the threads of all encoders."""
+        """Start all encoders."""
         self._started = True
         for batcher in self._batchers.values():
             batcher.start()
-
-    def stop(self) -> None:
-        """Finish waiting images and end the threads."""
-        self.stopping = True
-        for batcher in self._batchers.values():
-            if batcher.started:
-                batcher.close()
 
     async def watch(self) -> None:
         """Reload changed runs, forever."""
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
-            for name in await asyncio.to_thread(self.changed):
-                await asyncio.to_thread(self.reload, name)
+            await asyncio.to_thread(self.reload)
 
 
-def explanations(version: RunVersion, embeddings: NDArray[np.float32]) -> list[dict[str, Any]]:
-    """Explain predictions for embeddings; return JSON-serializable records."""
-    try:
-        return [explanation.record() for explanation in version.classifier.explain(embeddings)]
-    except PromptBoostError as error:
-        raise RequestError(422, "explain", str(error)) from None
+def _files(path: Path, encoder_id: str) -> list[Path]:
+    """Return the files that affect predictions."""
+    return [path / ENSEMBLE_FILE, path / RESIDUAL_FILE, path / head_file(encoder_id)]
 
 
-def _files(path: Path, folder: Path, encoder_id: str) -> list[Path]:
-    """Return the files that predictions depend on."""
-    ensemble = path / ENSEMBLE_FILE if path.is_dir() else path
-    return [ensemble, folder / RESIDUAL_FILE, folder / head_file(encoder_id)]
+def _stamps(path: Path, encoder_id: str) -> tuple[Stamp | None, ...]:
+    return tuple(map(file_stamp, _files(path, encoder_id)))
 
 
-def _stamps(path: Path, folder: Path, encoder_id: str) -> tuple[Stamp | None, ...]:
-    return tuple(file_stamp(file) for file in _files(path, folder, encoder_id))
-
-
-def _digest(path: Path, folder: Path, encoder_id: str) -> str:
-    files = _files(path, folder, encoder_id)
-    digests = [hash_bytes(read_bytes(file)) if file.is_file() else "" for file in files]
-    return hash_bytes(" ".join(digests).encode())
+def _digest(path: Path, encoder_id: str) -> str:
+    files = _files(path, encoder_id)
+    digests = [hash_file(file) if file.is_file() else "" for file in files]
+    return hashlib.blake2b(" ".join(digests).encode(), digest_size=16).hexdigest()
 
 
 def _card(path: Path) -> str | None:

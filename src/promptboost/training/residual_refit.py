@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from promptboost.config import BoostConfig, FitConfig, settings_of
-from promptboost.data.dataset import Dataset
+from promptboost.data.dataset import Dataset, check_labels
 from promptboost.data.memory import as_embeddings, as_images, holds_images
 from promptboost.encoders.group import EncoderGroup
 from promptboost.errors import LabelError, count
@@ -16,7 +16,7 @@ from promptboost.model import PromptEnsemble
 from promptboost.model.classifier import PromptClassifier
 from promptboost.model.schema import check_class
 from promptboost.pool import PromptPool
-from promptboost.pool.templates import PLAIN_TEMPLATE
+from promptboost.pool.templates import PLAIN_TEMPLATE, fill
 from promptboost.progress import Progress, no_progress
 from promptboost.training.examples import Examples
 from promptboost.training.pool_rows import PoolRows, PoolTexts
@@ -24,7 +24,7 @@ from promptboost.training.trainer import Trainer
 
 
 class NoPoolWarning(UserWarning):
-    """A residual is refitted without the pool of the fit."""
+    """Warns that a residual is refitted without the pool of the fit."""
 
 
 def refit(
@@ -37,27 +37,26 @@ def refit(
     view_scale: float | None = None,
     progress: Progress = no_progress,
 ) -> PromptClassifier:
-    """Return the same text with a residual fitted on labeled images.
+    """Fit the residual of a classifier on labeled images; its text is unchanged.
 
-    Use it after editing a text, whose residual was fitted for other sentences, or for a text without a
-    residual. With the images and the pool of a run it gives the same result as ``promptboost refit``; load
-    a run that was fitted on several encoders with ``average=True``, so that all of them are used.
+    Use it after editing a text, or to add a residual to one without. With the images and the pool of a
+    run, the result is that of ``promptboost refit``. Load a run that was fitted on several encoders with
+    ``average=True``, so that all of them are used.
 
     Parameters
     ----------
     classifier : PromptClassifier
-        The text and its encoder; it is not changed.
+        The classifier to refit; it is not modified.
     images : sequence of images, or embeddings of shape (n, D)
         As for :meth:`PromptClassifier.predict`; the training images of the text are best.
     labels : sequence of str
-        The class name of each image. Classes without images use their text alone, balanced against the
-        others.
+        The class name of each image. Classes without images have no residual, only a balance.
     pool : PromptPool, optional
-        The pool of the fit. It tells how far the text can be trusted. Without it the residual is used in
-        full, with a warning.
+        The pool of the fit, for weighting text and residual by cross-validation. Without it, with a
+        warning, the text is weighted as if it were the plain template.
     views, view_scale : int, float, optional
-        Number of crops of each image, and the least share of its area that they show; by default as in
-        the fit. Embeddings have none.
+        Number of crops per image, and the least share of its area that they cover; by default as in the
+        fit. Ignored for embeddings.
     progress : callable, optional
         Called with stage, done and total.
 
@@ -78,6 +77,7 @@ def refit(
     >>> refit(classifier, images, labels, build_pool(["fire", "ice"])).predict(images).tolist()
     ['fire', 'fire', 'ice', 'ice']
     """
+    check_labels(labels)
     ensemble, names = classifier.ensemble, [str(label) for label in labels]
     for name in dict.fromkeys(names):
         check_class(ensemble.class_names, name)
@@ -86,10 +86,10 @@ def refit(
     embedders = classifier.embedders
     encoder = embedders[0] if len(embedders) == 1 else EncoderGroup(embedders)
     if holds_images(images):
-        data = Dataset(as_images(images), ())
+        data, recorded = Dataset(as_images(images), ()), _recorded(ensemble, "views")
         rows = encoder.images(
             data,
-            views=_recorded(ensemble, "views") if views is None else views,
+            views=FitConfig(views=recorded).crops(len(data)) if views is None else views,
             view_scale=_recorded(ensemble, "view_scale") if view_scale is None else view_scale,
         )
         ids = data.ids
@@ -106,30 +106,30 @@ def refit(
     unseen, pool_rows = None, None
     if pool is None:
         warnings.warn(
-            "refitted without a pool, so the residual is used in full: pass the pool of the fit, "
-            "refit(classifier, images, labels, pool)",
+            "refitted without a pool, so the text is weighted like a plain template: pass the pool "
+            "of the fit, refit(classifier, images, labels, pool)",
             NoPoolWarning,
             stacklevel=2,
         )
-        texts = [PLAIN_TEMPLATE.replace("{}", name) for name in ensemble.class_names]
+        texts = [fill(PLAIN_TEMPLATE, name) for name in ensemble.class_names]
         unseen = [embedder.encode_texts(texts) for embedder in embedders]
     else:
-        texts_of_pool = PoolTexts.of(pool, ensemble.class_names)
-        pool_rows = PoolRows.embed(texts_of_pool, encoder, progress=progress)
+        pool_texts = PoolTexts.of(pool, ensemble.class_names)
+        pool_rows = PoolRows.embed(pool_texts, encoder, progress=progress)
     trainer = Trainer(config_of(ensemble), progress=progress)
     fitted = trainer.refit(ensemble, examples, embedders, pool_rows, unseen=unseen)
     return PromptClassifier(ensemble, list(embedders), fitted.heads)
 
 
 def config_of(ensemble: PromptEnsemble) -> BoostConfig:
-    """Return the settings that an ensemble was fitted with, as far as they are recorded."""
-    names = {item.name for item in fields(BoostConfig)}
+    """Return the recorded settings of an ensemble, with defaults for missing ones."""
+    names = {field.name for field in fields(BoostConfig)}
     values = {name: value for name, value in ensemble.settings.items() if name in names}
     return BoostConfig(**{**values, "residual": True})  # type: ignore[arg-type]
 
 
 def _recorded(ensemble: PromptEnsemble, name: str) -> Any:
-    """Return a setting that an ensemble was fitted with, or its default."""
+    """Return a recorded setting of an ensemble, or its default."""
     return settings_of(FitConfig)[name].checked(
         ensemble.settings.get(name, getattr(FitConfig, name)), name
     )

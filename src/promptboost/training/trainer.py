@@ -1,37 +1,50 @@
 """Trainer: the only place that composes prompts, fits residuals and builds heads."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+import hashlib
+import json
+import platform
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from promptboost.boosting import BoostSettings, GradientSettings, GridPool, Shots
+import promptboost
+from promptboost.boosting import BoostRound, BoostSettings, GradientSettings, GridPool, Shots, boost
+from promptboost.boosting.composition import Composition, GradientTrace, class_rows
 from promptboost.boosting.grid import from_grid
-from promptboost.boosting.residual import (
-    Residual,
-    added_class_lift,
-    fit_residual,
-    fit_text_residual,
-    texts_of_folds,
+from promptboost.boosting.residual import Residual, added_class_lift, fit_residual, unseen_texts
+from promptboost.boosting.samme import BoostState
+from promptboost.boosting.scale import (
+    FoldClassRows,
+    balanced_weights,
+    calibrated_scale,
+    choose_scale,
+    fold_class_rows,
+    probability_scales,
+    sample_prompts,
+    with_relative_scales,
 )
-from promptboost.boosting.scale import FoldTexts, with_relative_scales
 from promptboost.config import BoostConfig
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import TextSource
-from promptboost.errors import DataError
-from promptboost.model import Head, PromptEnsemble
+from promptboost.errors import DataError, LabelError, SettingError, few
+from promptboost.model import Head, PromptEnsemble, Round
 from promptboost.model.ensemble import EncoderRecord
 from promptboost.model.head import SCATTERED, Balance
 from promptboost.model.schema import Scalar
 from promptboost.progress import Progress, no_progress
+from promptboost.threads import single_blas_thread
 from promptboost.training.examples import Examples
-from promptboost.training.learner import OnRound, fit_ensemble
-from promptboost.training.pool_rows import PoolRows
+from promptboost.training.pool_rows import PoolRows, PoolTexts
 
 Floats = NDArray[np.floating]
+#: Called after each round with the ensemble so far; fitting stops if it returns True.
+OnRound = Callable[[PromptEnsemble, BoostRound], bool | None]
 
 # Significant digits that are kept.
 _DIGITS = 7
@@ -49,11 +62,14 @@ class Fitted:
         One per encoder, in the order of the encoders.
     residuals : tuple of Residual or None
         How the residual of each head was fitted; None without one.
+    folds : FoldClassRows or None
+        Texts composed on parts of the images, which weighted text and residual.
     """
 
     ensemble: PromptEnsemble
     heads: tuple[Head, ...]
     residuals: tuple[Residual | None, ...]
+    folds: FoldClassRows | None = None
 
     @property
     def head(self) -> Head:
@@ -110,8 +126,9 @@ class Trainer:
         Parameters
         ----------
         examples : Examples
-            Labeled images of every class of the pool. The embeddings of several encoders are next to
-            each other.
+            Labeled images of at least two classes of the pool. The embeddings of several encoders are
+            next to each other. The bank of a class without images has all sentences of its pool, or 256
+            of them.
         pool : PoolRows
             The embedded pool.
         sources : sequence of encoder, mapping or callable
@@ -126,16 +143,18 @@ class Trainer:
             Called after each round with the ensemble so far and the round; fitting stops if it returns
             True.
         """
-        shots = examples.shots()
+        classes, labels = np.unique(examples.labels, return_inverse=True)
+        examples = replace(examples, labels=labels)
+        shots, learned = examples.shots(), pool.of_classes(classes)
         settings = self._settings(shots)
-        folds: list[FoldTexts] = []
+        folds: list[FoldClassRows] = []
         ensemble = fit_ensemble(
             shots,
-            pool.grid,
-            pool.texts,
+            learned.grid,
+            learned.texts,
             settings,
             image_ids=examples.ids,
-            weights=examples.weights,
+            weights=_class_balanced(examples),
             encoders=[
                 EncoderRecord.of(source) for source in sources if isinstance(source, Encoder)
             ],
@@ -147,12 +166,13 @@ class Trainer:
         )
         heads = _HeadBuilder(
             self,
-            ensemble,
+            _with_classes(ensemble, pool.texts),
             examples,
             shots,
             sources,
             pool,
             settings,
+            classes,
             folds=folds[0] if folds else None,
         )
         return heads.build(n_heads)
@@ -177,8 +197,8 @@ class Trainer:
         examples, sources
             As for :meth:`fit`; at least two classes need images.
         pool : PoolRows, optional
-            The pool of the fit. It tells how far the text can be trusted: texts composed on parts of the
-            images are evaluated on the others. Without it, the residual is used in full.
+            The pool of the fit. Text and residual are weighted by texts composed on parts of the images
+            and evaluated on the others; without a pool, `unseen` stands for them.
         unseen : sequence of array of shape (K, D), optional
             Class embeddings made without any image, per encoder, where there is no pool.
         """
@@ -189,7 +209,7 @@ class Trainer:
         shots = examples.shots()
         settings = self._settings(shots)
         heads = _HeadBuilder(
-            self, ensemble, examples, shots, sources, pool, settings, classes=classes, unseen=unseen
+            self, ensemble, examples, shots, sources, pool, settings, classes, unseen=unseen
         )
         return heads.build()
 
@@ -211,8 +231,8 @@ class _HeadBuilder:
     sources: Sequence[TextSource]
     pool: PoolRows | None
     settings: BoostSettings
-    folds: FoldTexts | None = None
-    classes: NDArray[np.int64] | None = None  # those with images, where not all have some
+    classes: NDArray[np.int64]  # those with images
+    folds: FoldClassRows | None = None
     unseen: Sequence[Floats] | None = None
 
     def build(self, n_heads: int | None = None) -> Fitted:
@@ -220,60 +240,50 @@ class _HeadBuilder:
         heads, residuals = [], []
         for number, source in enumerate(self.sources[:n_heads]):
             head = self.ensemble.embed(source)
-            residual = None
+            residual, unseen = None, self._unseen(number, head.dim)
             if self.trainer.config.residual:
-                residual = self._residual(head, number)
-                head = self._balanced(head.with_residual(residual), number)
+                residual = self._residual(head, number, unseen)
+                head = head.with_residual(residual)
                 if self.pool is not None:
                     head = replace(head, pool_fingerprint=self.pool.texts.fingerprint)
+            if residual is not None or len(self.classes) < len(head.class_names):
+                head = self._balanced(head, number, unseen[0])
             heads.append(head)
             residuals.append(residual)
-        return Fitted(self.ensemble, tuple(heads), tuple(residuals))
+        folds = self._fold_texts if any(residuals) and self.pool is not None else None
+        return Fitted(self.ensemble, tuple(heads), tuple(residuals), folds)
 
-    @property
-    def grid(self) -> GridPool | None:
-        """The embedded pool, if there is one."""
-        return None if self.pool is None else self.pool.grid
-
-    def _residual(self, head: Head, number: int) -> Residual:
+    def _residual(self, head: Head, number: int, unseen: Floats) -> Residual:
         """Fit the residual of one encoder, for all classes of the text."""
-        text, classes = head.weights / np.float32(head.rounds), self._classes
-        weights, progress = self.examples.weights, self.trainer.progress
-        if self.grid is None:
-            rows = _with_views(self.examples.rows, self.examples.views)
+        text, classes = head.weights / np.float32(head.rounds), self.classes
+        views = self.shots.originals[:, None]
+        if self.shots.views is not None:
+            views = np.concatenate([views, self.shots.views], axis=1)
+        folds = None if self.pool is None else self._edited_folds(text[classes], number)
+        if folds is not None:
+            folds = replace(folds, rows=self._columns(folds.rows, number, head.dim))
+        # BLAS has little to do here, and its threads would spin while other processes hold the cores.
+        with single_blas_thread():
             residual = fit_residual(
-                self._columns(rows, number, head.dim),
+                from_grid(self._columns(views, number, head.dim)),
                 self.shots.labels,
                 text[classes],
-                self._unseen(number, head.dim)[classes],
-                weights=weights,
-                progress=progress,
-            )
-        else:
-            residual = fit_text_residual(
-                self.shots,
-                self._scaled_grid,
-                text[classes],
-                weights=weights,
-                encoder=number,
-                folds=self._fold_texts,
-                progress=progress,
+                unseen[:, classes],
+                folds=folds,
+                weights=self.examples.weights,
+                progress=self.trainer.progress,
             )
         rows = np.zeros((len(text), head.dim), dtype=residual.weights.dtype)
         rows[classes] = residual.weights
         return replace(residual, weights=rows)
 
-    def _balanced(self, head: Head, number: int) -> Head:
+    def _balanced(self, head: Head, number: int, unseen: Floats) -> Head:
         """Return the head with the balance of classes without images, present or added later."""
         text, both = (h.matrix / np.float32(h.rounds) for h in (head.without_residual(), head))
         images = self._columns(self.examples.rows, number, head.dim)
-        labels, unseen = self._classes[self.shots.labels], self._unseen(number, head.dim)
+        labels = self.classes[self.shots.labels]
         balance = measure_balance(head.class_names, images, labels, text, both, unseen)
         return replace(head, balance=balance)
-
-    @property
-    def _classes(self) -> NDArray[np.int64]:
-        return np.arange(len(self.ensemble.class_names)) if self.classes is None else self.classes
 
     def _columns(self, rows: NDArray[Any], number: int, dim: int) -> NDArray[Any]:
         """Return the columns of one of several encoders."""
@@ -281,23 +291,17 @@ class _HeadBuilder:
         return rows[..., number * width : number * width + dim]
 
     def _unseen(self, number: int, dim: int) -> Floats:
-        """Return class embeddings made without any image, (K, D): the means of the templates."""
-        if self.unseen is not None:
-            return self.unseen[number]
-        assert self.grid is not None
-        templates = self._columns(self.grid.templates, number, dim)
-        means = np.stack([_mean(rows) for rows in templates])
-        unit = means / np.linalg.norm(means, axis=1, keepdims=True)
-        return np.asarray(unit, dtype=np.float32)
+        """Return class embeddings made without any image, (U, K, D); the first of the templates."""
+        if self.pool is not None:
+            return unseen_texts(self.pool.of(number, dim))
+        assert self.unseen is not None
+        return self.unseen[number][None]
 
     @cached_property
     def _scaled_grid(self) -> GridPool:
         """The pool of the classes with images, with the relative scales of the encoders."""
-        assert self.grid is not None
-        grid, classes = self.grid, self._classes
-        if len(classes) < len(grid.prompts):
-            prompts = tuple(grid.prompts[k] for k in classes.tolist())
-            grid = replace(grid, templates=grid.templates[classes], prompts=prompts, keeper=None)
+        assert self.pool is not None
+        grid = self.pool.of_classes(self.classes).grid
         if self.examples.encoders == 1:
             return grid
         return with_relative_scales(self.shots, grid, self._own_scales)
@@ -305,45 +309,88 @@ class _HeadBuilder:
     @property
     def _own_scales(self) -> list[float | None]:
         """The logit scale of each encoder itself; None if unknown."""
-        known = {item.id: item.encoder_logit_scale for item in self.ensemble.encoders}
+        scales = {encoder.id: encoder.encoder_logit_scale for encoder in self.ensemble.encoders}
         return [
-            known.get(source.id, source.logit_scale) if isinstance(source, Encoder) else None
+            scales.get(source.id, source.logit_scale) if isinstance(source, Encoder) else None
             for source in self.sources
         ]
 
+    def _edited_folds(self, text: Floats, number: int) -> FoldClassRows | None:
+        """Return the texts of the folds for one encoder, each moved as much as edits moved the text."""
+        folds, composed = self._fold_texts, self._composed_rows
+        if folds is None or composed is None:
+            return folds
+        rows, dim = folds.rows.copy(), text.shape[1]
+        self._columns(rows, number, dim)[:] += text - self._columns(composed, number, dim)
+        return replace(folds, rows=rows)
+
     @cached_property
-    def _fold_texts(self) -> FoldTexts | None:
+    def _composed_rows(self) -> Floats | None:
+        """Class rows of the text before its edits, composed again; None for a text without edits."""
+        if not self.ensemble.history or self._fold_texts is None:
+            return None
+        grid, weights = self._scaled_grid, _class_balanced(self.examples)
+        rounds = boost(self.shots, grid, self._fold_settings, weights=weights)
+        rows = [class_rows(each.composition, grid) for each in rounds]
+        return np.asarray(np.mean(rows, axis=0))
+
+    @cached_property
+    def _fold_texts(self) -> FoldClassRows | None:
         """Texts composed on parts of the images."""
         if self.folds is not None:
             return self.folds
+        progress = self.trainer.progress
+        return fold_class_rows(self.shots, self._scaled_grid, self._fold_settings, progress)
+
+    @property
+    def _fold_settings(self) -> BoostSettings:
+        """The settings of the composer, with the logit scale of the text."""
         settings, scale = self.settings, self.ensemble.settings.get("logit_scale")
         if settings.gradient is not None and isinstance(scale, int | float):
             # It is a multiple of the own scale of the first encoder of the fit, which may be another.
-            first = next((item.encoder_logit_scale for item in self.ensemble.encoders), None)
-            own = self._own_scales[0]
-            factor = own / first if own and first else 1.0
+            first = next((encoder.encoder_logit_scale for encoder in self.ensemble.encoders), None)
+            own_scale = self._own_scales[0]
+            factor = own_scale / first if own_scale and first else 1.0
             gradient = replace(settings.gradient, logit_scale=scale * factor)
             settings = replace(settings, gradient=gradient)
-        return texts_of_folds(self.shots, self._scaled_grid, settings, self.trainer.progress)
+        return settings
+
+
+def _with_classes(ensemble: PromptEnsemble, texts: PoolTexts) -> PromptEnsemble:
+    """Add the classes of a pool without images; their banks have one copy of each sentence."""
+    if ensemble.class_names == texts.class_names:
+        return ensemble
+    banks: dict[str, dict[str, int]] = {}
+    for name, prompts, start in zip(
+        texts.class_names, texts.prompt_texts, texts.skipped, strict=True
+    ):
+        if name not in ensemble.class_names:
+            numbers = sample_prompts(np.arange(start, len(prompts)))
+            banks[name] = {prompts[i]: 1 for i in numbers.tolist()}
+    rounds = tuple(replace(round_, banks={**round_.banks, **banks}) for round_ in ensemble.rounds)
+    return replace(
+        ensemble, class_names=texts.class_names, rounds=rounds, pool_fingerprint=texts.fingerprint
+    )
+
+
+def _class_balanced(examples: Examples) -> Floats | None:
+    """Return sample weights with the same total for every class; None if all images count alike."""
+    sizes = np.bincount(examples.labels)
+    if examples.weights is None and (sizes == sizes[0]).all():
+        return None
+    return balanced_weights(examples.labels, examples.weights)
 
 
 def boost_settings(config: BoostConfig, views: int) -> BoostSettings:
     """Return the settings of boosting, where each image has so many views."""
-    values = {item.name: getattr(config, item.name) for item in fields(BoostConfig)}
-    steps = {item.name: values.pop(item.name) for item in fields(GradientSettings)}
+    values = {entry.name: getattr(config, entry.name) for entry in fields(BoostConfig)}
+    steps = {entry.name: values.pop(entry.name) for entry in fields(GradientSettings)}
+    steps["copies"] = max(config.copies // config.rounds, 1)
     gradient = GradientSettings(**steps) if values.pop("composer") == "gradient" else None
     del values["residual"]  # comes after boosting
     if config.views_per_round is None:
         values["views_per_round"] = views
     return BoostSettings(**values, gradient=gradient)
-
-
-def _with_views(images: NDArray[Any], views: NDArray[Any] | None) -> NDArray[Any]:
-    return images[:, None] if views is None else np.concatenate([images[:, None], views], axis=1)
-
-
-def _mean(rows: NDArray[np.int16]) -> NDArray[np.float64]:
-    return np.asarray(from_grid(rows).sum(axis=0, dtype=np.float64) / len(rows))
 
 
 def measure_balance(
@@ -374,3 +421,259 @@ def measure_balance(
 
 def _short(number: float) -> float:
     return float(f"{number:.{_DIGITS}g}")
+
+
+# --- the text -------------------------------------------------------------------------------------
+
+
+def fit_ensemble(
+    shots: Shots,
+    pool: GridPool,
+    texts: PoolTexts,
+    settings: BoostSettings | None = None,
+    *,
+    image_ids: Sequence[str],
+    weights: ArrayLike | None = None,
+    encoders: Sequence[EncoderRecord] = (),
+    notes: Mapping[str, Scalar] | None = None,
+    resume: PromptEnsemble | None = None,
+    on_round: OnRound | None = None,
+    on_folds: Callable[[FoldClassRows], object] | None = None,
+    progress: Progress = no_progress,
+) -> PromptEnsemble:
+    """Compose an ensemble; input is checked before the first round.
+
+    `image_ids` are the unique names of the images, `weights` their initial weights, and `encoders` those
+    of the rows, none if they are unknown. `notes`, `resume` and `on_round` are as for
+    :meth:`Trainer.fit`; of a resumed fit, only ``rounds`` and ``patience`` may differ. `on_folds` is called
+    with the class rows of the folds if cross-validation chooses the logit scale.
+
+    Raises an InputError if the inputs do not match, or `resume` belongs to another fit.
+    """
+    settings = settings or BoostSettings()
+    if len(set(image_ids)) != len(shots.labels):
+        raise LabelError(f"{len(set(image_ids))} unique image ids for {len(shots.labels)} images")
+    encoder_scales = [record.encoder_logit_scale for record in encoders] or [None] * pool.encoders
+    pool = with_relative_scales(shots, pool, encoder_scales)
+    settings, why, held_out, folds = settle_scale(
+        shots, pool, settings, encoder_scales[0], resume, progress
+    )
+    if folds is not None and on_folds is not None:
+        on_folds(folds)
+    if resume is not None and resume.logit_scale is not None:
+        scale, resumed = resume.logit_scale, {record.id: record for record in resume.encoders}
+        encoders = [
+            replace(
+                record,
+                logit_scale=resumed[record.id].logit_scale,
+                encoder_logit_scale=resumed[record.id].encoder_logit_scale,
+            )
+            if record.id in resumed
+            else record
+            for record in encoders
+        ]
+    else:
+        pool.check_against(shots)
+        scales = probability_scales(shots, pool, settings, encoder_scales, held_out)
+        scale = scales[0]
+        encoders = [
+            replace(record, logit_scale=value)
+            for record, value in zip(encoders, scales, strict=False)
+        ]
+    fit = _Fit(
+        texts,
+        settings,
+        tuple(image_ids),
+        _recorded_settings(shots, settings, image_ids, weights, notes or {}, scale_choice=why),
+        tuple(encoders),
+        scale,
+    )
+    rounds: list[Round] = []
+    state = None
+    if resume is not None:
+        state, rounds, weights = fit.state_after(resume), [*resume.rounds], None
+
+    for boosted in boost(shots, pool, settings, weights=weights, state=state, progress=progress):
+        rounds.append(_round_as_text(boosted, texts))
+        state = boosted.state
+        if on_round is not None and on_round(fit.ensemble(rounds, state.weights), boosted):
+            break
+    assert state is not None  # settings require at least one round
+    return fit.ensemble(rounds, np.asarray(state.weights))
+
+
+def settle_scale(
+    shots: Shots,
+    pool: GridPool,
+    settings: BoostSettings,
+    encoder_scale: float | None,
+    resume: PromptEnsemble | None = None,
+    progress: Progress = no_progress,
+) -> tuple[BoostSettings, str | None, Floats | None, FoldClassRows | None]:
+    """Choose the logit scale of the gradient composer, if it is not set.
+
+    Return the settings with a scale, an explanation of the choice, and from its cross-validation the
+    held-out scores and the class rows of the folds; all but the settings are None if nothing was chosen.
+    A resumed fit keeps its scale.
+    """
+    gradient = settings.gradient
+    if gradient is None or gradient.logit_scale is not None:
+        return settings, None, None, None
+    earlier = None if resume is None else resume.settings.get("logit_scale")
+    if resume is not None and isinstance(earlier, int | float):
+        why = resume.settings.get("scale_choice")
+        settled = replace(settings, gradient=replace(gradient, logit_scale=float(earlier)))
+        return settled, why if isinstance(why, str) else None, None, None
+    pool.check_against(shots)
+    start = calibrated_scale(shots, pool) if encoder_scale is None else encoder_scale
+    views = settings.views_per_round
+    choice = choose_scale(shots, pool, gradient, start, views=views, progress=progress)
+    why = str(choice)
+    if encoder_scale is None:
+        why += f"; the encoder's own scale was estimated as {start:.3g} from the best template"
+    settled = replace(settings, gradient=replace(gradient, logit_scale=choice.logit_scale))
+    return settled, why, choice.held_out, choice.fold_class_rows
+
+
+def bank_texts(weak: Composition, texts: PoolTexts) -> dict[str, dict[str, int]]:
+    """Return the banks of a weak classifier, class name → {text: copies}."""
+    banks: dict[str, dict[str, int]] = {}
+    for k, name in enumerate(texts.class_names):
+        bank: Counter[str] = Counter()
+        if weak.template_copies[k]:
+            bank[texts.template_texts[k][weak.template]] = weak.template_copies[k]
+        for prompt, copies in weak.banks[k].items():
+            bank[texts.prompt_texts[k][prompt]] += copies
+        banks[name] = bank
+    return banks
+
+
+def _round_as_text(boosted: BoostRound, texts: PoolTexts) -> Round:
+    weak = boosted.composition
+    trace = weak.trace if isinstance(weak.trace, GradientTrace) else None
+    return Round(
+        template=texts.templates[weak.template],
+        banks=bank_texts(weak, texts),
+        error=weak.error,
+        template_error=weak.template_error,
+        composer=weak.composer,
+        objective=trace.objectives[-1] if trace else None,
+        gap=trace.gaps[-1] if trace else None,
+    )
+
+
+# Settings that do not change the rounds so far.
+_MAY_DIFFER = ("rounds", "patience", "scale_choice")
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """What an ensemble records of its fit, apart from the rounds."""
+
+    texts: PoolTexts
+    settings: BoostSettings
+    image_ids: tuple[str, ...]  # in the order of the rows
+    recorded: Mapping[str, Scalar]  # see _recorded_settings
+    encoders: tuple[EncoderRecord, ...]  # none if unknown
+    logit_scale: float | None = None  # of probabilities, with the first encoder
+
+    def ensemble(self, rounds: Sequence[Round], weights: NDArray[np.float64]) -> PromptEnsemble:
+        """Return an ensemble of the rounds, with the sample weights of the next round."""
+        first = self.encoders[0] if self.encoders else None
+        return PromptEnsemble(
+            class_names=self.texts.class_names,
+            rounds=tuple(rounds),
+            temperature=self.settings.temperature,
+            encoder_id=None if first is None else first.id,
+            encoder_fingerprint=None if first is None else first.fingerprint,
+            pool_fingerprint=self.texts.fingerprint,
+            settings=self.recorded,
+            versions={
+                "promptboost": promptboost.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+            sample_weights=dict(zip(self.image_ids, weights.tolist(), strict=True)),
+            logit_scale=self.logit_scale,
+            encoder_logit_scale=None if first is None else first.encoder_logit_scale,
+            further_encoders=self.encoders[1:],
+        )
+
+    def state_after(self, ensemble: PromptEnsemble) -> BoostState:
+        """Return the state of the fit after the rounds of an ensemble; raise if the fit was another."""
+        differences = self._differences(ensemble)
+        if differences:
+            raise SettingError(
+                f"cannot resume from this ensemble, as the fit was another: {'; '.join(differences)}"
+            )
+        quiet = len(list(takewhile(lambda r: r.error == 0, reversed(ensemble.rounds))))
+        patience = self.settings.patience
+        finished = patience is not None and quiet >= patience
+        weights = np.array([ensemble.sample_weights[name] for name in self.image_ids])
+        return BoostState(len(ensemble), weights, quiet, finished)
+
+    def _differences(self, ensemble: PromptEnsemble) -> list[str]:
+        if ensemble.history:
+            return [f"it was edited after its fit ({ensemble.history[-1]})"]
+        pairs = {
+            "the classes": (ensemble.class_names, self.texts.class_names),
+            "the temperature": (ensemble.temperature, self.settings.temperature),
+            "the pool's fingerprint": (ensemble.pool_fingerprint, self.texts.fingerprint),
+            "the encoders": tuple(
+                [(record.id, record.fingerprint) for record in records]
+                for records in (ensemble.encoders, self.encoders)
+            ),
+        }
+        if ensemble.sample_weights:
+            pairs |= {
+                f"the setting {key!r}": (ensemble.settings.get(key), self.recorded.get(key))
+                for key in sorted({*ensemble.settings, *self.recorded} - {*_MAY_DIFFER})
+            }
+        differences = [
+            f"{what}: {then!r} before, {now!r} now"
+            for what, (then, now) in pairs.items()
+            if then != now
+        ]
+        if not ensemble.sample_weights:
+            differences.append("it has no sample weights (save it with sample_weights=True)")
+        elif different := sorted(set(ensemble.sample_weights) ^ set(self.image_ids)):
+            names = few([*map(repr, different)], most=3)
+            differences.append(f"the images: only one of the fits has {names}")
+        if len(ensemble) > self.settings.rounds:
+            differences.append(
+                f"it has {len(ensemble)} rounds, more than {self.settings.rounds} (truncate it)"
+            )
+        return differences
+
+
+def _recorded_settings(
+    shots: Shots,
+    settings: BoostSettings,
+    image_ids: Sequence[str],
+    weights: ArrayLike | None,
+    notes: Mapping[str, Scalar],
+    *,
+    scale_choice: str | None = None,
+) -> dict[str, Scalar]:
+    """Return the ``settings`` of an ensemble: all that a fit depends on, apart from the embeddings."""
+    recorded = asdict(settings)
+    for name in ("temperature", "gradient"):
+        del recorded[name]
+    if settings.gradient is not None:
+        recorded |= asdict(settings.gradient)
+    recorded["composer"] = settings.composer
+    if scale_choice is not None:
+        recorded["scale_choice"] = scale_choice
+    recorded["views"] = 0 if shots.views is None else shots.views.shape[1]
+    # A hash of the ids, labels and order of the images; the key is part of the file format.
+    labeled = json.dumps([list(image_ids), shots.labels.tolist()])
+    recorded["pictures"] = _short_hash(labeled.encode())
+    start = None if weights is None else np.asarray(weights, dtype="<f8").tobytes()
+    recorded["start_weights"] = "uniform" if start is None else _short_hash(start)
+    if repeated := sorted(set(recorded) & set(notes)):
+        raise SettingError(f"notes must not repeat settings of the fit: {', '.join(repeated)}")
+    return {**recorded, **notes}
+
+
+def _short_hash(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

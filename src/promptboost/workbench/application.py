@@ -1,4 +1,4 @@
-"""The HTTP application of the workbench: a page on the loopback, and the addresses it calls."""
+"""The HTTP application of the workbench: a page on the loopback and its API."""
 
 import asyncio
 import base64
@@ -22,6 +22,7 @@ from promptboost.data.decode import ImageError, read_image
 from promptboost.encoders.embedder import WORKING_SIDE
 from promptboost.errors import PromptBoostError
 from promptboost.model.edits import Change
+from promptboost.serve.batcher import unusable_image
 from promptboost.serve.gate import LOOPBACK_NAMES, Gate
 from promptboost.serve.limits import MIB, Limits, RequestError
 from promptboost.serve.messages import ErrorAnswer, json_response
@@ -43,11 +44,9 @@ _POLICY = (
 )
 #: Largest size of a JSON body.
 _JSON_BYTES = 2**18
-_LOOKS_SECONDS = 2.0
 
-
-#: The fields of the JSON that is posted to ``/api/NAME``, with their defaults: the arguments of the
-#: workbench's method of that name, which returns the answer.
+#: The fields of the JSON that is posted to ``/api/NAME``, with their defaults: the arguments of the method
+#: of that name of the workbench or of its labels, which returns the answer.
 _MESSAGES: dict[str, list[tuple[str, Any] | tuple[str, Any, Any]]] = {
     "edit": [("revision", int), ("change", Change)],
     "undo": [("revision", int)],
@@ -55,6 +54,10 @@ _MESSAGES: dict[str, list[tuple[str, Any] | tuple[str, Any, Any]]] = {
     "save": [("revision", int), ("name", str | None, None), ("reason", str, "")],
     "explain": [(name, str | None, None) for name in ("image", "dropped", "against")],
     "compare": [("before", str), ("after", str)],
+    "refit": [("name", str)],
+    "final": [("name", str)],
+    "review": [("search", bool, False)],
+    "label": [("image", str), ("label", str | None, None)],
 }
 
 
@@ -66,60 +69,17 @@ class GrowMessage(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class WorkbenchService:
-    """A workbench behind a gate: one thread works on it, and looks are written now and then.
+    """A workbench behind a gate: one thread uses it."""
 
-    Parameters
-    ----------
-    workbench : Workbench
-        The workbench.
-    limits : Limits, optional
-        Bounds on requests.
-    stop : threading.Event, optional
-        Set to stop the server.
-    """
-
-    def __init__(
-        self,
-        workbench: Workbench,
-        limits: Limits | None = None,
-        stop: threading.Event | None = None,
-    ) -> None:
+    def __init__(self, workbench: Workbench, limits: Limits | None = None) -> None:
         self.workbench = workbench
         self.limits = limits or Limits(max_bytes=32 * MIB, max_held=128 * MIB, stop_seconds=10.0)
-        self.metrics = ServerMetrics()
-        self._stop = stop or threading.Event()
         self._thread = ThreadPoolExecutor(1, "workbench")
-
-    @property
-    def stopping(self) -> bool:
-        """Whether new requests are refused."""
-        return self._stop.is_set()
-
-    @stopping.setter
-    def stopping(self, value: bool) -> None:
-        if value:
-            self._stop.set()
-
-    def reload(self) -> None:
-        """Stop when the terminal is closed: there is nothing to reload."""
-        self.stopping = True
 
     async def do(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Call a function in the thread of the workbench."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, partial(work, *args, **kwargs))
-
-    async def write_looks(self) -> None:
-        """Write the looks into the run whenever the draft has rested for a while, forever."""
-        workbench, seen = self.workbench, -1
-        while True:
-            await asyncio.sleep(_LOOKS_SECONDS)
-            looks = workbench.draft.looks
-            if looks and seen == workbench.draft.revision:
-                total = await asyncio.to_thread(workbench.counted, looks)
-                if total is not None:
-                    await self.do(workbench.looks_written, looks, total)
-            seen = workbench.draft.revision
 
     def close(self) -> None:
         """Write the remaining looks, and end the thread."""
@@ -127,54 +87,52 @@ class WorkbenchService:
         self._thread.shutdown()
 
     async def reasons(self) -> dict[str, Any]:
-        """Compute the influence of each sentence; an edit in between ends it."""
+        """Compute the influence of each sentence; raise if the draft is edited meanwhile."""
         workbench, steps = self.workbench, iter(self.workbench.reasons())
         revision = workbench.draft.revision
         while True:
             answer: dict[str, Any] | None = await self.do(steps.__next__)
             if workbench.draft.revision != revision:
-                raise RequestError(409, "stale", "the draft has been edited since")
+                raise RequestError(409, "stale", "the draft was edited in the meantime")
             if answer is not None:
                 return answer
 
     def upload(self, name: str, content: bytes) -> dict[str, Any]:
-        """Embed an uploaded image, and explain the answer for it."""
+        """Embed an uploaded image and explain its prediction."""
         try:
             image = read_image(
                 content, name, at_least=WORKING_SIDE, most=self.limits.max_image_memory
             )
         except ImageError as error:
-            status, reason = (413, "pixels") if error.bad.too_large else (422, "image")
-            raise RequestError(status, reason, f"{name}: {error.bad.reason}") from error
+            raise unusable_image(error, str(error)) from error
         row = np.asarray(self.workbench.embedder.encode_images([image]))[0]
         return self.workbench.explain(dropped=self.workbench.upload(name, row))
 
 
 def create_workbench_app(service: WorkbenchService, token: str) -> FastAPI:
-    """Return the application of a workbench; all but the empty page requires the token."""
+    """Return the application of a workbench; everything except the empty page requires the token."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        looks = asyncio.ensure_future(service.write_looks())
-        try:
-            yield
-        finally:
-            looks.cancel()
-            with suppress(asyncio.CancelledError):
-                await looks
-            await asyncio.to_thread(service.close)
+        yield
+        await asyncio.to_thread(service.close)
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     _add_errors(app, service.workbench)
     for address, (name, kind) in _PAGE.items():
-        _add_page(app, address, name, kind)
+        content = (files("promptboost.workbench") / "page" / name).read_bytes()
+        page = Response(content, media_type=kind)
+        app.add_route(address, lambda _, page=page: page)  # type: ignore[misc]
+    workbench = service.workbench
     for name, fields in _MESSAGES.items():
         message = msgspec.defstruct(f"{name.title()}Message", fields, forbid_unknown_fields=True)
-        _add_post(app, service, name, message)
+        owner = workbench if hasattr(workbench, name) else workbench.labels
+        _add_post(app, service, getattr(owner, name), message)
     _add_others(app, service)
     app.add_middleware(
         Gate,
-        service=service,
+        limits=service.limits,
+        metrics=ServerMetrics(),
         token=token,
         hosts=LOOPBACK_NAMES,
         open_paths=frozenset(_PAGE),
@@ -206,32 +164,26 @@ def _add_errors(app: FastAPI, workbench: Workbench) -> None:
         return json_response(ErrorAnswer(message), error.status_code)
 
 
-def _add_page(app: FastAPI, address: str, name: str, kind: str) -> None:
-    content = (files("promptboost.workbench") / "page" / name).read_bytes()
-
-    @app.get(address)
-    async def page() -> Response:
-        return Response(content, media_type=kind)
-
-
 async def _read(request: Request, kind: type[T]) -> T:
     """Decode the JSON body of a request."""
     body = await request.body()
     if len(body) > _JSON_BYTES:
-        raise RequestError(413, "bytes", "this is too much for an edit")
+        raise RequestError(413, "bytes", "the request is too large for an edit")
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestError(422, "message", f"this cannot be understood: {error}") from error
+        raise RequestError(422, "message", f"the request is invalid: {error}") from error
 
 
 def _add_post(
-    app: FastAPI, service: WorkbenchService, name: str, kind: type[msgspec.Struct]
+    app: FastAPI,
+    service: WorkbenchService,
+    work: Callable[..., dict[str, Any]],
+    kind: type[msgspec.Struct],
 ) -> None:
-    """Call a method of the workbench with the fields of a message."""
-    work: Callable[..., dict[str, Any]] = getattr(service.workbench, name)
+    """Call a method of the workbench, or of its labels, with the fields of a message."""
 
-    @app.post(f"/api/{name}")
+    @app.post(f"/api/{work.__name__}")
     async def post(request: Request) -> Response:
         message = await _read(request, kind)
         return json_response(await service.do(work, **msgspec.structs.asdict(message)))
@@ -284,14 +236,18 @@ def serve_workbench(
 ) -> None:
     """Serve a workbench on the loopback until stopped; `started` is called with the address to open.
 
-    It stops on SIGTERM, on Ctrl-C, and when `stop` is set: in a thread there are no signals. The token is
-    in the fragment of the address, which reaches the page but never a server's log.
+    It stops on SIGTERM, Ctrl-C, and when `stop` is set, for use in a thread. The token is in the fragment
+    of the address, which is not sent to servers.
     """
     token = token or secrets.token_urlsafe()
-    service = WorkbenchService(workbench, limits, stop)
+    service, stop = WorkbenchService(workbench, limits), stop or threading.Event()
     app = create_workbench_app(service, token)
     with listen("127.0.0.1", port) as listening:
         address = f"http://127.0.0.1:{listening.getsockname()[1]}/#token={token}"
-        # An edit is computed in milliseconds: threads that wait for the next product would slow it down.
+        # An edit takes milliseconds: more BLAS threads would slow it down.
         with single_blas_thread():
-            Server(app, service, lambda: started(address)).run(sockets=[listening])
+            # SIGHUP: the terminal was closed.
+            server = Server(
+                app, service.limits, lambda: started(address), hangup=stop.set, stop=stop
+            )
+            server.run(sockets=[listening])

@@ -3,9 +3,8 @@
 import hashlib
 import os
 import secrets
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.baselines.measures import Count
+from promptboost.baselines import OURS, Count
 from promptboost.encoders.embedder import Embedder, embed_texts
 from promptboost.errors import FileFormatError, PromptBoostError, RunError, SettingError, place
 from promptboost.io import read_bytes, write_bytes, writing
@@ -21,52 +20,39 @@ from promptboost.llm.client import ModelSettings
 from promptboost.llm.growth import contrast_sentences
 from promptboost.model import PromptEnsemble
 from promptboost.model.edits import Change, difference
-from promptboost.model.explanation import SHOWN, explain_rows
 from promptboost.model.head import Head
+from promptboost.model.prediction import TERMS, explain_rows
 from promptboost.run.edit import edit_run, edited_head
+from promptboost.run.evaluate import evaluate_run
 from promptboost.run.fit import thumbnail
 from promptboost.run.holdout import Candidate, Effect, HeldOutSet, add_looks
 from promptboost.run.influence import ConfusedPair, confused_pairs, each_influence
+from promptboost.run.refit import refit_run
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.versions import Version, find_versions, free_name, version_folder
+from promptboost.workbench.labels import TrainingLabels, accuracy_record
 
 DRAFT_FILE = "draft.json"
 #: Names the folder of drafts; by default it is in the user's state folder.
 STATE_VARIABLE = "PROMPTBOOST_STATE"
-#: Flips of each kind, confusions, images of each confusion, and losing classes that are listed.
-_FLIPS, _CONFUSIONS, _IMAGES, _WORSE = 24, 12, 5, 6
+#: Flips of each kind, confusions, and images of each confusion that are listed.
+_FLIPS, _CONFUSIONS, _IMAGES = 24, 12, 5
 #: Sentences requested from a language model for each class of a pair, and their share if added.
 _SUGGESTED, _SHARE = 4, 0.1
-#: Uploaded images that are remembered, so that an explanation follows the edits.
-_UPLOADS = 8
 
 
 class StaleError(PromptBoostError):
-    """The draft has been edited since the client read it."""
+    """The draft was edited after the client read it."""
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Unsaved edits of a run, kept in a file that outlives the page and the server.
+    """Unsaved edits of a run, kept in a file that outlives the page and the server."""
 
-    Attributes
-    ----------
-    run : str
-        The folder that is edited.
-    revision : int
-        Grows by one with each edit, undo and redo.
-    changes : tuple of Change
-        The edits, oldest first.
-    undone : tuple of Change
-        Edits that were undone; the last one is redone first.
-    looks : int
-        Looks at held-out images that the run does not count yet.
-    """
-
-    run: str
-    revision: Count = 0
-    changes: tuple[Change, ...] = ()
-    undone: tuple[Change, ...] = ()
-    looks: Count = 0
+    run: str  # its folder
+    revision: Count = 0  # grows by one with each edit, undo and redo
+    changes: tuple[Change, ...] = ()  # oldest first
+    undone: tuple[Change, ...] = ()  # the last one is redone first
+    looks: Count = 0  # at held-out images, which the run does not count yet
 
     def moved(self, changes: tuple[Change, ...], undone: tuple[Change, ...] = ()) -> "Draft":
         """Return the next revision."""
@@ -78,12 +64,12 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Raise unless the client has seen this revision."""
         if revision != self.revision:
             raise StaleError(
-                f"the draft has been edited elsewhere since: it is at revision {self.revision}, and you "
-                f"have seen {revision}; look at it again, then repeat what you did"
+                f"the draft was edited elsewhere: it is at revision {self.revision}, not {revision}; "
+                "reload it and repeat the edit"
             )
 
     def write(self, folder: Path) -> None:
-        """Write the file, whole or not at all."""
+        """Write the file atomically."""
         text = msgspec.json.format(msgspec.json.encode(self), indent=1)
         write_bytes(folder / DRAFT_FILE, text + b"\n", follow=False)
 
@@ -95,14 +81,14 @@ def read_draft(folder: Path) -> Draft | None:
         return msgspec.json.decode(read_bytes(path), type=Draft)
     except FileNotFoundError:
         return None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FileFormatError(
-            f"{place(path)} holds no unsaved edits that can be read: {error}; move it away to begin anew"
+            f"{place(path)} cannot be read: {error}; move it away to start without edits"
         ) from error
 
 
 def draft_folder(run: Path, fingerprint: str) -> Path:
-    """Return the folder of the draft of a run; an ensemble that is fitted anew has another."""
+    """Return the folder of the draft of a run and ensemble."""
     name = hashlib.blake2b(
         f"{os.path.realpath(run)}\n{fingerprint}".encode("utf-8", "surrogateescape"), digest_size=16
     ).hexdigest()
@@ -114,27 +100,16 @@ def draft_folder(run: Path, fingerprint: str) -> Path:
 
 
 def only_editor(folder: Path) -> AbstractContextManager[None]:
-    """Lock a draft: it has one workbench at a time."""
+    """Lock a draft for one workbench."""
     return writing(folder, "workbench", patience=0.0)
 
 
 class Workbench:
-    """A run with its draft, measured after every edit. One thread at a time may use it.
+    """A run with its draft, measured after every edit; not thread-safe.
 
-    Parameters
-    ----------
-    run : Path
-        The run that is edited; it stays as it is, except for the count of looks.
-    held_out : HeldOutSet
-        Its held-out images.
-    folder : Path, optional
-        The folder of the draft.
-    model : ModelSettings, optional
-        A language model that suggests sentences.
-    finish : tuple of callable
-        Called with the folder of a saved version: its report and its card.
-    options : mapping, optional
-        How encoders are opened to save: `cache`, `device`, `allow_download`.
+    Of the run, only its count of looks changes. `folder` is that of the draft, `model` suggests sentences,
+    `finish` is called with the folder of a saved version to write report and card, and `options` are those
+    for opening encoders when saving. `unlabeled` and `source` are for :class:`TrainingLabels`.
     """
 
     def __init__(
@@ -146,8 +121,13 @@ class Workbench:
         model: ModelSettings | None = None,
         finish: tuple[Callable[[Path], object], ...] = (),
         options: Mapping[str, Any] | None = None,
+        unlabeled: Sequence[str] = (),
+        source: str | None = None,
     ) -> None:
         self.run, self.held_out = run, held_out
+        self.labels = TrainingLabels(
+            run, held_out, unlabeled, source=source, finish=finish, options=options
+        )
         self.folder = folder or draft_folder(run, held_out.ensemble.fingerprint)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.model, self._finish, self._options = model, finish, options or {}
@@ -159,13 +139,14 @@ class Workbench:
         self._head: tuple[int, Head, dict[str, NDArray[Any]]] | None = None
         self._places = {name: number for number, name in enumerate(held_out.images)}
         self._thumbnails: dict[str, str] = {}
-        self._uploads: OrderedDict[str, tuple[str, NDArray[np.floating]]] = OrderedDict()
+        self._upload: tuple[str, str, NDArray[np.floating]] | None = None  # key, name, row
         if (restored := read_draft(self.folder)) is not None:
             for number, change in enumerate(restored.changes, start=1):
                 edited = change.apply(self.ensemble)
                 self._candidates.append(held_out.candidate(restored.changes[:number], edited))
             self.draft, self.restored = restored, bool(restored.changes)
             self._seen |= {self._key(held_out.base), self._key(self._now)}
+        self._fit = accuracy_record(RunFolder(run).results)
         self._look(held_out.base)
         self.write_looks()
         self.find_versions()
@@ -199,33 +180,26 @@ class Workbench:
     def _look(self, candidate: Candidate) -> None:
         """Count a candidate that was never measured before."""
         key = self._key(candidate)
-        if key not in self._seen:
+        if self.held_out.images and key not in self._seen:
             self._seen.add(key)
             self.draft = msgspec.structs.replace(self.draft, looks=self.draft.looks + 1)
 
     def write_looks(self) -> None:
-        """Write the looks into the run; on failure they stay with the draft."""
-        self.draft.write(self.folder)
-        if (looks := self.draft.looks) and (total := self.counted(looks)) is not None:
-            self.looks_written(looks, total)
+        """Write the looks into the run; on failure they stay with the draft.
 
-    def counted(self, looks: int) -> int | None:
-        """Count looks in the run and return their number; any thread may call this."""
-        try:
-            return add_looks(self.run, looks=looks).looks
-        except (OSError, RunError):
-            return None
-
-    def looks_written(self, looks: int, total: int) -> None:
-        """Remove looks that the run counts from the draft; after a kill in between, they count twice."""
-        self._looks = total
-        self.draft = msgspec.structs.replace(self.draft, looks=self.draft.looks - looks)
+        After a kill in between, they count twice.
+        """
         self.draft.write(self.folder)
+        if self.draft.looks:
+            with suppress(OSError, RunError):
+                self._looks = add_looks(self.run, looks=self.draft.looks).looks
+                self.draft = msgspec.structs.replace(self.draft, looks=0)
+                self.draft.write(self.folder)
 
     # --- editing: each returns the new state -----------------------------------------------------
 
     def edit(self, revision: int, change: Change) -> dict[str, Any]:
-        """Make an edit; raise, and change nothing, if it is not possible."""
+        """Apply an edit; raise without a change if it is impossible."""
         self.draft.check(revision)
         edited = change.apply(self.ensemble)
         if edited == self.ensemble:
@@ -250,22 +224,23 @@ class Workbench:
         return self._move(draft, last.apply(self.ensemble))
 
     def _move(self, draft: Draft, edited: PromptEnsemble | None) -> dict[str, Any]:
-        """Go one edit further or, without an ensemble, one back; the draft is written first."""
-        before = self._now
+        """Apply one edit or, without an ensemble, undo one; write the draft first."""
+        previous = self._now
         if edited is None:
             candidates = self._candidates[:-1]
             message = f"undone: {self.ensemble.history[-1]}"
         else:
             new = self.held_out.candidate(draft.changes, edited)
             candidates = [*self._candidates, new]
-            message = "; ".join(edited.history[len(before.ensemble.history) :])
+            history = edited.history[len(previous.ensemble.history) :]
+            message = "; ".join(filter(None, [*history, draft.changes[-1].remark]))
         key = self._key(candidates[-1])
-        if key not in self._seen:
+        if self.held_out.images and key not in self._seen:
             draft = msgspec.structs.replace(draft, looks=draft.looks + 1)
         draft.write(self.folder)
         self._seen.add(key)
         self.draft, self._candidates = draft, candidates
-        self._last_step = message, before
+        self._last_step = message, previous
         return self.state()
 
     # --- figures ---------------------------------------------------------------------------------
@@ -276,8 +251,8 @@ class Workbench:
         effect = self.held_out.compare(base, now, _FLIPS)
         step = None
         if self._last_step is not None:
-            message, before = self._last_step
-            last = self.held_out.compare(before, now, 0)
+            message, previous = self._last_step
+            last = self.held_out.compare(previous, now, 0)
             step = {"message": message, **_effect_record(last, now.names)}
         saved = (v.name for v in self._versions if v.changes == self.draft.changes)
         return {
@@ -288,20 +263,14 @@ class Workbench:
             "looks": self.looks,
             "undo": len(self.draft.changes),
             "redo": len(self.draft.undone),
-            "history": list(self.ensemble.history[len(base.ensemble.history) :]),
-            "effect": _effect_record(effect, now.names, flips=True),
+            "effect": _effect_record(effect, now.names),
             "step": step,
             "classes": self._class_records(effect),
             "versions": [
-                {
-                    "name": version.name,
-                    "date": version.edit.date,
-                    "reason": version.edit.reason,
-                    "accuracy": version.edit.after,
-                    "changes": len(version.changes),
-                }
-                for version in self._versions
+                {**msgspec.to_builtins(edit), "name": name, "changes": len(changes)}
+                for name, changes, edit in self._versions
             ],
+            "fit": self._fit,
             "saved": next(saved, None),
             "next_version": free_name(self.run),
             "model": None if self.model is None else self.model.model,
@@ -326,7 +295,12 @@ class Workbench:
                     "before": change.before if change else None,
                     "after": change.after if change else None,
                     "sentences": [
-                        {"text": sentence, "share": share, "was": was.get(sentence)}
+                        {
+                            "text": sentence,
+                            "share": share,
+                            "was": was.get(sentence),
+                            "pinned": sentence in now.ensemble.pinned.get(name, ()),
+                        }
                         for sentence, share in key.weights
                     ],
                 }
@@ -356,42 +330,30 @@ class Workbench:
             mixed = (labels == index(pair.true)) & (answers == index(pair.answered))
             return [self.held_out.images[k] for k in np.flatnonzero(mixed)[:_IMAGES].tolist()]
 
-        confusions = [
-            {
-                "true": pair.true,
-                "answered": pair.answered,
-                "count": pair.count,
-                "sentences": [
-                    {"class": part.class_name, "text": part.prompt, "value": part.value}
-                    for part in pair.sentences[:1]
-                ],
-                "images": images(pair),
-            }
-            for pair in confused
-        ]
+        confusions = [{**msgspec.to_builtins(pair), "images": images(pair)} for pair in confused]
         yield {"revision": revision, "sentences": sentences, "confusions": confusions}
 
     # --- images ----------------------------------------------------------------------------------
 
     def upload(self, name: str, row: NDArray[np.floating]) -> str:
-        """Remember the embedding of an image for a while; return its key."""
+        """Keep the embedding of an image until the next upload; return its key."""
         key = secrets.token_hex(8)
-        self._uploads[key] = name, row
-        while len(self._uploads) > _UPLOADS:
-            self._uploads.popitem(last=False)
+        self._upload = key, name, row
         return key
 
     def _place(self, name: str) -> int:
         if name not in self._places:
-            raise SettingError(f"there is no image {name!r} among those that are shown")
+            raise SettingError(f"there is no image {name!r} among the images shown")
         return self._places[name]
 
     def thumbnail(self, name: str) -> str:
-        """Return a small JPEG of a held-out image as a data URL."""
+        """Return a small JPEG of an image as a data URL."""
+        if name not in self._places and (labeled := self.labels.thumbnail(name)) is not None:
+            return labeled
         number = self._place(name)
         if name not in self._thumbnails:
             if self.held_out.data is None:
-                raise SettingError("the images themselves are not here")
+                raise SettingError("the image files are not available")
             self._thumbnails[name] = thumbnail(self.held_out.data.images[number])
         return self._thumbnails[name]
 
@@ -407,17 +369,17 @@ class Workbench:
                 self.held_out.class_names[int(self.held_out.labels[number])]
             )
             row = self.held_out.scores.embeddings[number]
-        elif dropped in self._uploads:
-            name, row = self._uploads[dropped]
+        elif self._upload is not None and dropped == self._upload[0]:
+            _, name, row = self._upload
         else:
-            raise SettingError("this image is not remembered any more; choose it again")
+            raise SettingError("this upload has expired; choose the image again")
         head, vectors = self._embedded()
         if against is None and label is not None:
             (first,) = explain_rows(self.ensemble, head, vectors, row[None], [name])
             against = label if first.answer != label else None
         (why,) = explain_rows(self.ensemble, head, vectors, row[None], [name], against=against)
         return {
-            **why.record(most=SHOWN),
+            **why.record(most=TERMS),
             "label": label,
             "changes": why.changes(),
             "held_out": dropped is None,
@@ -463,14 +425,8 @@ class Workbench:
         return {
             "before": before,
             "after": after,
-            "effect": _effect_record(effect, new.names, flips=True),
-            "classes": [
-                {"name": new.names[change.class_name], **msgspec.to_builtins(change)}
-                for change in effect.classes
-                if change.before != change.after
-            ],
+            "effect": _effect_record(effect, new.names),
             "difference": msgspec.to_builtins(difference(old.ensemble, new.ensemble)),
-            "looks": self.looks,
         }
 
     def save(self, revision: int, name: str | None = None, reason: str = "") -> dict[str, Any]:
@@ -478,7 +434,7 @@ class Workbench:
         self.draft.check(revision)
         self.find_versions()
         if not self.draft.changes:
-            raise SettingError("there is nothing to save: the draft is the run as it is")
+            raise SettingError("there is nothing to save: the draft has no edits")
         for version in self._versions:
             if version.changes == self.draft.changes:
                 raise SettingError(f"this draft is saved already, as {version.name}")
@@ -486,7 +442,7 @@ class Workbench:
         now = folder.steady(lambda: PromptEnsemble.load(folder.ensemble_path))
         if now.fingerprint != self.held_out.ensemble.fingerprint:
             raise RunError(
-                f"the text of {self.run} has changed since the workbench was opened; open it again"
+                f"the ensemble of {self.run} has changed since the workbench was opened; open it again"
             )
         self.write_looks()
         edited = edit_run(
@@ -500,6 +456,22 @@ class Workbench:
         )
         self.find_versions()
         return {**self.state(), "saved_as": str(edited.run), "notes": list(edited.notes)}
+
+    def refit(self, name: str) -> dict[str, Any]:
+        """Fit the residual of a saved version again, and return its accuracy."""
+        results = refit_run(self._version(name), finish=self._finish, **self._options)
+        return {"name": name, **accuracy_record(results)}
+
+    def final(self, name: str) -> dict[str, Any]:
+        """Evaluate a saved version on the reserved held-out images, and count it."""
+        record = evaluate_run(self._version(name), None, held_out=True, final=True, **self._options)
+        (accuracy,) = (each["accuracy"] for each in record["methods"] if each["name"] == OURS)
+        looks = record["held_out"]["final_looks"]
+        return {"name": name, "accuracy": accuracy, "images": record["images"], "looks": looks}
+
+    def _version(self, name: str) -> Path:
+        self._candidate(name)  # raises if there is none
+        return self.run.resolve().parent / name
 
     # --- suggestions -----------------------------------------------------------------------------
 
@@ -534,35 +506,10 @@ class Workbench:
         return sorted(records, key=lambda r: (r["before"] or 0) - (r["after"] or 0))
 
 
-def _effect_record(
-    effect: Effect, names: Mapping[str, str], *, flips: bool = False
-) -> dict[str, Any]:
+def _effect_record(effect: Effect, names: Mapping[str, str]) -> dict[str, Any]:
     """Return an effect as JSON; `names` maps class names of the images to those of now."""
-    record: dict[str, Any] = {
-        "images": effect.images,
-        "before": effect.before,
-        "after": effect.after,
-        "changed": effect.changed,
-        "right": effect.mended,
-        "wrong": effect.broken,
-        "left_out": effect.left_out,
-        "paying": [
-            {
-                "name": names.get(change.class_name, change.class_name),
-                "count": change.count,
-                "before": change.before,
-                "after": change.after,
-            }
-            for change in effect.worse[:_WORSE]
-        ],
-        "more_paying": max(0, len(effect.worse) - _WORSE),
-    }
-    if flips:
-        by_kind: dict[str, list[dict[str, Any]]] = {"right": [], "wrong": [], "other": []}
-        for flip in effect.flips:
-            label = names.get(flip.label, flip.label)
-            by_kind[flip.becomes].append(
-                {"image": flip.image, "label": label, "before": flip.before, "after": flip.after}
-            )
-        record["flips"] = by_kind
+    record: dict[str, Any] = msgspec.to_builtins(effect)
+    for key, records in (("label", record["flips"]), ("class", record["classes"])):
+        for each in records:
+            each[key] = names.get(each[key], each[key])
     return record

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from promptboost.boosting import compiled
 from promptboost.boosting.gradient import banks as banks_module
 from promptboost.boosting.gradient import compose as compose_module
-from promptboost.boosting.gradient.banks import Banks, are_few, least
+from promptboost.boosting.gradient.banks import Banks, all_are_candidates, least
 from promptboost.boosting.grid import ROW_UNIT, GridPool
 from tests.boosting.gradient.gradient_oracle import Move, Plain, make_task, moves_of
 
@@ -15,7 +15,7 @@ def started(seed, *, P=6, copies=10, rate=0.2):
     """Banks after some moves, and the slopes that the next gradient gives every prompt."""
     task = make_task(seed, P=P)
     rng = np.random.default_rng(seed)
-    banks = Banks(task.pool, 0, copies, rate, are_few(task.pool))
+    banks = Banks(task.pool, 0, copies, rate, all_are_candidates(task.pool))
     for _ in range(4):
         gradient = rng.standard_normal((3, 5)).astype(np.float32)
         banks.read(gradient)

@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from promptboost.boosting.gradient.blocks import Asked, ClassBlock
+from promptboost.boosting.gradient.blocks import BlockSettings, ClassBlock
 from promptboost.boosting.gradient.compose import GradientSettings
 from promptboost.boosting.grid import ROW_UNIT, GridPool, from_grid
 from promptboost.errors import SettingError, WeightError
@@ -107,9 +109,10 @@ def test_the_gradient_is_the_slope_of_the_loss(seed):
     plain = Plain(task)
     means = (task.pool.templates[:, 0] / ROW_UNIT).astype(np.float32)
     counted = plain.counted(plain.start())
-    asked = Asked(0, task.settings.copies, 0.0, few=True, logit_scales=(5.0,))
-    block = ClassBlock(task.pool, 0, task.y, asked)
-    totals = block.look(from_grid(task.X)).total
+    settings = BlockSettings(0, task.settings.copies, 0.0, few=True, logit_scales=(5.0,))
+    block = ClassBlock(task.pool, 0, task.y, settings)
+    block.set_rows(from_grid(task.X))
+    totals = block.total
     assert np.allclose(totals, np.logaddexp.reduce(plain.logits(plain.start()), axis=1), atol=1e-5)
     block.weigh(totals, counted, whole_pool=True)
     compose = block.gradient
@@ -160,6 +163,7 @@ def test_sweeps_are_those_of_the_plain_composer():
 
 
 @given(tasks)
+@example(make_task(0, K=2, n=5, P=5, D=2, noise=0.1, logit_scale=0.5, copies=300, spread=5.0))
 def test_there_are_sweeps_as_long_as_one_helps(task):
     """Also where one class has nothing to gain because its template beats all of its prompts."""
     weak = task.compose(caution=0.0, sweeps=12)
@@ -417,6 +421,23 @@ def test_a_pool_that_holds_the_template_only_has_nothing_to_move():
     assert weak.trace.gaps[-1] == pytest.approx(0, abs=1e-3)
     # With a price on unequal shares the same sentence twice is cheaper: half of the copies each.
     assert task.compose(pool=only, spread=5.0).template_copies == (8, 8, 8)
+
+
+@pytest.mark.parametrize("P", [9, 90])  # all are candidates, and only some
+@seeded
+def test_skipped_prompts_are_as_if_they_were_not_there(seed, P):
+    task = varied(seed, K=4, n=20, P=P)
+    counts = (0, 3, P - 1, 1)
+    pool = replace(task.pool, skipped=counts)
+    fewer = tuple(P[count:] for P, count in zip(task.pool.prompts, counts, strict=True))
+    weak, expected = (
+        task.compose(pool=pool),
+        task.compose(pool=replace(pool, prompts=fewer, skipped=())),
+    )
+    assert weak.template_copies == expected.template_copies
+    assert weak.trace == expected.trace
+    for bank, expected_bank, count in zip(weak.banks, expected.banks, counts, strict=True):
+        assert bank == {j + count: copies for j, copies in expected_bank.items()}
 
 
 def test_one_copy_is_one_prompt():

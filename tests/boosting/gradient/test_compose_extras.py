@@ -4,28 +4,7 @@ import pytest
 from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
 from promptboost.boosting.grid import GridPool, to_grid
 from promptboost.errors import SettingError
-from promptboost.testing import clip_like
-
-
-def test_banks_are_composed_to_be_added_to_earlier_class_rows():
-    task = clip_like(4, 4, prompts=30, templates=3, dim=16, confusion=2.5, seed=3)
-    pool = GridPool.from_rows(task.templates, task.prompts)
-    X, y = to_grid(task.images), task.labels
-    earlier = np.random.default_rng(0).normal(0, 0.1, (4, 16)).astype(np.float32)
-    asked = GradientSettings(logit_scale=20.0, caution=0.0)
-
-    def compose(rows):
-        return compose_by_gradient(
-            X, y, np.ones(len(y)), pool, asked, rng=np.random.default_rng(0), earlier=rows
-        )
-
-    with_it, without = compose(earlier), compose(None)
-    assert compose(np.zeros_like(earlier)) == without
-    template = task.templates[:, with_it.template]
-    logits = 20.0 * task.images @ (template + earlier).T
-    chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    loss = -np.log(chances[np.arange(len(y)), y]).mean()
-    assert with_it.trace.objectives[0] == pytest.approx(loss + 2.0 / 8 * 4, rel=1e-3)
+from tests.synthetic import clip_like
 
 
 def test_a_scale_left_open_is_refused_where_one_is_needed():

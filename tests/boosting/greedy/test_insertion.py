@@ -7,8 +7,8 @@ from promptboost.boosting.composition import pick_template, template_hits
 from promptboost.boosting.greedy.insertion import compose_greedily
 from promptboost.boosting.grid import GridPool, Shots, to_grid, weights_to_grid
 from promptboost.errors import EmbeddingError, LabelError, PoolError, SettingError
-from promptboost.testing import clip_like
 from tests.boosting.oracle import PlainBanks, compose_plain, template_plain
+from tests.synthetic import clip_like
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ from promptboost.boosting import compiled
 from promptboost.boosting.greedy import search as search_module
 from promptboost.boosting.greedy.search import PromptSearch
 from promptboost.boosting.grid import MAX_BANK_SIZE, to_grid, weights_to_grid
-from promptboost.testing import clip_like
 from tests.boosting.instances import WEIGHTS, Instance, instances, make_instance
 from tests.boosting.oracle import PlainBanks, compose_plain, select_by_trying, select_plain
+from tests.synthetic import clip_like
 
 
 def follow(instance, cycles=12):
@@ -134,7 +134,7 @@ def test_a_whole_realistic_round(uniform, guesses, monkeypatch):
     assert len(found) > 30
     # The first of a batch is guessed when it is asked for.
     assert guessed > 0.2 * len(found) if guesses else guessed == 0
-    assert fast.effort.products < 0.5 * n * sum(map(len, prompts)), "most products are never needed"
+    assert fast.products < 0.5 * n * sum(map(len, prompts)), "most products are never needed"
 
 
 def one_row_to_win(gap):
@@ -175,4 +175,4 @@ def test_classes_without_a_row_that_can_pay_are_skipped():
     fast = PromptSearch(*instance.search_arguments)
     assert fast.error == 0
     assert all(fast.select(k) is None for k in range(len(instance.prompts)))
-    assert fast.effort.products == fast.effort.visits == 0
+    assert fast.products == 0

@@ -182,55 +182,6 @@ def test_imagenet_by_its_folders(tmp_path, images, val):
     assert set(found) == {"train", "test"}
 
 
-def _write_flat_imagenet(folder: Path, train: str, val: str) -> None:
-    for wnid in ("n01440764", "n01443537"):
-        write(folder, [f"{train}/{wnid}_{i}_{wnid}.JPEG" for i in (10, 9)])
-        write(folder, [f"{val}/ILSVRC2012_val_00000{wnid[-3:]}_{wnid}.JPEG"])
-    (folder / "classnames.txt").write_text("n01440764 tench\nn01443537 goldfish\n")
-
-
-@pytest.mark.parametrize(
-    ("train", "val"), [("train", "val"), ("train_images_0", "val_images"), ("train", "validation")]
-)
-def test_imagenet_as_hugging_face_names_it(tmp_path, train, val):
-    _write_flat_imagenet(tmp_path / "imagenet", train, val)
-    benchmark = tiny("imagenet", {"train": 4, "test": 2})
-    found = contents(read_benchmark(benchmark, tmp_path))
-    assert [label for _, label in found["train"]] == ["tench", "tench", "goldfish", "goldfish"]
-    assert found["test"] == [
-        (f"{val}/ILSVRC2012_val_00000537_n01443537.JPEG", "goldfish"),
-        (f"{val}/ILSVRC2012_val_00000764_n01440764.JPEG", "tench"),
-    ]
-    # Released lists of shots have the names without the class at the end.
-    listed = {"train": {"n01443537/n01443537_9.JPEG": "x", "n01440764/n01440764_10.JPEG": "y"}}
-    shots = write_json(tmp_path / "shots.json", listed)
-    drawn = read_benchmark(benchmark, tmp_path, shots)
-    assert [(p.source.name, p.label) for p in drawn.images if p.split == "train"] == [
-        ("n01443537_9_n01443537.JPEG", "goldfish"),
-        ("n01440764_10_n01440764.JPEG", "tench"),
-    ]
-
-
-def test_imagenet_as_kaggle_has_it(tmp_path):
-    images = tmp_path / "ILSVRC" / "Data" / "CLS-LOC"
-    _write_imagenet(tmp_path, "ILSVRC/Data/CLS-LOC")
-    shutil.rmtree(images / "val")
-    write(images, [f"val/ILSVRC2012_val_0000000{i}.JPEG" for i in (1, 2)])
-    write(images, ["test/ILSVRC2012_test_00000001.JPEG"])
-    benchmark = tiny("imagenet", {"train": 4, "test": 2})
-    with pytest.raises(DataError, match=r"one heap, .* or put LOC_val_solution\.csv"):
-        read_benchmark(benchmark, tmp_path)
-    (tmp_path / "LOC_val_solution.csv").write_text(
-        "ImageId,PredictionString\n"
-        "ILSVRC2012_val_00000002,n01440764 111 108 431 253 \n"
-        "ILSVRC2012_val_00000001,n01443537 0 93 139 250 n01443537 1 1 2 2 \n"
-    )
-    assert contents(read_benchmark(benchmark, tmp_path))["test"] == [
-        ("val/ILSVRC2012_val_00000001.JPEG", "goldfish"),
-        ("val/ILSVRC2012_val_00000002.JPEG", "tench"),
-    ]
-
-
 def test_imagenet_shots_by_an_explicit_list(tmp_path):
     _write_imagenet(tmp_path / "imagenet", "images")
     shots = write_json(
@@ -261,7 +212,7 @@ def test_imagenet_incomplete(tmp_path):
         read_benchmark(benchmark, tmp_path)
     shutil.rmtree(tmp_path / "images" / "val")
     write(tmp_path, ["images/val/ILSVRC2012_val_00000001.JPEG"])
-    with pytest.raises(DataError, match="no validation images in folders of classes"):
+    with pytest.raises(DataError, match="no validation images in class folders"):
         read_benchmark(benchmark, tmp_path)
     (tmp_path / "classnames.txt").write_text("tench\n")
     with pytest.raises(DataError, match=r"classnames\.txt, line 1: 'tench' is not like"):
@@ -281,7 +232,7 @@ def test_a_list_of_shots_with_test_images_in_it_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"pizza/1\.jpg is of no class"):
         read_benchmark(tiny("food101"), folder, shots)
     shots = write_json(tmp_path / "shots.json", {"val": {"pizza/1.jpg": "pizza"}})
-    with pytest.raises(DataError, match="lists no images to learn from"):
+    with pytest.raises(DataError, match="lists no training images"):
         read_benchmark(tiny("food101"), folder, shots)
 
 
@@ -345,26 +296,13 @@ def test_load_data_reads_and_refuses(tmp_path, monkeypatch):
     assert len(data) == 12
     moved = shutil.move(folder / "split_zhou_DescribableTextures.json", tmp_path / "elsewhere.json")
     assert len(load_data(f"dtd:{folder}@{moved}")) == 12
-    damaged = folder / "images" / "banded" / "banded_0002.jpg"
-    damaged.write_bytes(damaged.read_bytes()[:-20])
-    with pytest.raises(DataError, match=r"1 file cannot be used:\n.*banded_0002\.jpg: cut off"):
-        load_data(f"dtd:{folder}@{moved}", on_bad="skip")
-    assert len(load_data(f"dtd:{folder}@{moved}", check=False)) == 12
-    damaged.unlink()
+    (folder / "images" / "banded" / "banded_0002.jpg").unlink()
     with pytest.raises(
         DataError,
         match=r"DTD in .* cannot be used:\n  1\. 1 of 12 listed images are missing; for example "
         r"banded/banded_0002\.jpg\nfor more, type: promptboost data check dtd .* --split ",
     ):
         load_data(f"dtd:{folder}@{moved}")
-
-
-def test_images_of_a_benchmark_are_not_decoded_to_check_them(tmp_path, monkeypatch):
-    monkeypatch.setitem(BENCHMARKS, "dtd", tiny("dtd"))
-    folder = write_tree(tmp_path, "dtd")
-    monkeypatch.setattr("PIL.Image.Image.load", lambda *_: pytest.fail("decoded without need"))
-    monkeypatch.setattr("PIL.Image.open", lambda *_, **__: pytest.fail("opened without need"))
-    assert len(load_data(f"dtd:{folder}")) == 12
 
 
 def test_a_word_that_is_nearly_a_benchmark(tmp_path):

@@ -32,13 +32,13 @@ def test_objects_number_classes_in_order_of_appearance_across_splits(tmp_path):
     [
         ([], "is not a split file"),
         ({}, "is not a split file"),
-        ({"train": 3}, "train: not a list of images"),
+        ({"train": 3}, "is not a split file .Expected"),
         ({"holdout": []}, "'holdout' is not one of train, val and test"),
         ({"val": [], "valid": []}, "'valid' is not one of .*once each"),
-        ({"train": [["a.jpg", 0]]}, "train, image 1: .* is not"),
-        ({"train": [["a.jpg", "0", "ant"]]}, "train, image 1: .* is not"),
-        ({"train": [["a.jpg", True, "ant"]]}, "train, image 1: .* is not"),
-        ({"train": {"a.jpg": 3}}, "train, image 1: .* is not"),
+        ({"train": [["a.jpg", 0]]}, r"is not a split file.*train"),
+        ({"train": [["a.jpg", "0", "ant"]]}, "got `str`"),
+        ({"train": [["a.jpg", True, "ant"]]}, "got `bool`"),
+        ({"train": {"a.jpg": 3}}, "got `int`"),
         ({"train": [["a.jpg", 0, "ant"], ["b.jpg", 0, " "]]}, "image 2: .* a class name"),
         ({"train": [["/etc/a.jpg", 0, "ant"]]}, "below the image folder"),
         ({"train": [["../a.jpg", 0, "ant"]]}, "below the image folder"),
@@ -64,7 +64,7 @@ def test_files_that_cannot_be_read(tmp_path):
         read_split(tmp_path / "gone.json")
     cut = tmp_path / "cut.json"
     cut.write_text(json.dumps({"train": []})[:-2])
-    with pytest.raises(DataError, match=r"is not JSON .*; download it again"):
+    with pytest.raises(DataError, match=r"is not a split file .*download it again"):
         read_split(cut)
     cut.write_bytes(b"\xff\xfe{")
     with pytest.raises(DataError, match="is not UTF-8"):

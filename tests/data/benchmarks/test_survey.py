@@ -19,7 +19,6 @@ from tests.data.benchmarks.benchmark_tools import (
 def test_a_complete_benchmark(tmp_path):
     survey = survey_benchmark(tiny("dtd"), write_tree(tmp_path, "dtd"))
     assert survey.complete
-    assert survey.notes == ()
     assert survey.counts() == {
         "train": {"published": 6, "listed": 6, "there": 6},
         "val": {"published": 2, "listed": 2, "there": 2},
@@ -73,50 +72,13 @@ def test_another_split_is_named(tmp_path):
     assert "has no list val" in survey_benchmark(tiny("dtd"), folder).problems[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "file", "said"),
-    [
-        ("dtd", "dtd-r1.0.1.tar.gz", "dtd-r1.0.1.tar.gz is not unpacked"),
-        ("eurosat", "EuroSAT.ZIP", "EuroSAT.ZIP is not unpacked"),
-        ("dtd", "data/train-00000-of-00001.parquet", "inside files like data/train-00000"),
-        ("ucf101", "UCF-101/Archery/v_Archery_g01_c01.avi", "videos like UCF-101/Archery"),
-    ],
-)
-def test_downloads_that_are_not_images_yet(tmp_path, name, file, said):
-    write(tmp_path, [file], b"...")
-    survey = survey_benchmark(name, tmp_path)
-    assert "json is missing" in survey.problems[0]
-    assert said in survey.problems[1]
-    split = write_json(tmp_path / "lists" / "split.json", tiny_split(name))
-    problems = survey_benchmark(tiny(name), tmp_path, split).problems
-    assert "none of the 12 listed" in problems[0]
-    assert said in problems[1]
-
-
-def test_many_archives_are_one_problem(tmp_path):
-    numbers = [f"n{i:08}.tar" for i in range(40)]
-    write(tmp_path / "imagenet" / "train", numbers, b"...")
-    write(tmp_path, ["dtd/dtd.zip", "ILSVRC2012_img_val.tar"], b"...")
-    (tmp_path / "imagenet" / "classnames.txt").write_text("n00000001 tench\n")
-    problems = survey_benchmark("imagenet", tmp_path).problems
-    assert problems[1:] == (
-        "train/n00000000.tar, train/n00000001.tar, train/n00000002.tar and 38 more are not unpacked",
-    )
-    for name in numbers:
-        (tmp_path / "imagenet" / "train" / name).unlink()
-    # What lies beside the folder may be meant; what lies in the folder of another is not.
-    assert survey_benchmark("imagenet", tmp_path).problems[1:] == (
-        "ILSVRC2012_img_val.tar is not unpacked",
-    )
-
-
 def test_shots_without_their_split_say_where_it_can_lie(tmp_path):
     folder = write_tree(tmp_path, "dtd")
     shots = write_json(tmp_path / "a" / "b" / "shots.json", {"train": {"banded/1.jpg": "banded"}})
     file = folder / "split_zhou_DescribableTextures.json"
     file.rename(tmp_path / "away.json")
     (problem,) = survey_benchmark(tiny("dtd"), folder, shots).problems
-    assert "beside shots.json, which lists drawn shots and no test images" in problem
+    assert "next to shots.json, which lists drawn shots and no test images" in problem
     assert "--split" not in problem
     for place in ("a/b", "a"):
         beside = (tmp_path / "away.json").rename(tmp_path / place / file.name)
@@ -149,25 +111,6 @@ def test_links_are_followed_but_not_in_circles(tmp_path):
     split = folder / "split_zhou_DescribableTextures.json"
     survey = survey_benchmark(tiny("dtd"), tmp_path, split)
     assert survey.complete
-    assert survey.notes == ()  # no file is seen twice
-
-
-def test_classes_of_one_name_are_noted(tmp_path):
-    for wnid in ("n04355933", "n04356056"):
-        write(tmp_path, [f"images/train/{wnid}/1.JPEG", f"images/val/{wnid}/1.JPEG"])
-    (tmp_path / "classnames.txt").write_text("n04355933 sunglasses\nn04356056 sunglasses\n")
-    survey = survey_benchmark(tiny("imagenet", {"train": 2, "test": 2}), tmp_path)
-    assert survey.complete
-    assert survey.notes[0].startswith("2 classes have 1 name; classes of one name are one class")
-    assert "give a list of shots" in survey.notes[1]
-
-
-def test_what_is_not_used_is_counted(tmp_path):
-    folder = write_tree(tmp_path, "dtd")
-    write(folder / "images", ["banded/extra.jpg", "more/1.jpg"])
-    assert survey_benchmark(tiny("dtd"), folder).notes == (
-        "2 other files not in the split, and not used",
-    )
 
 
 def test_no_such_folder(tmp_path):
@@ -210,7 +153,7 @@ def test_released_shots_of_real_textures_find_the_split_they_are_from():
     counts = survey.counts()
     assert (counts["train"]["listed"], counts["test"]["listed"]) == (47, 1692)
     whole = RELEASED / "dtd" / "split_zhou_DescribableTextures.json"
-    assert any(f"test images are those of {whole}" in note for note in survey.notes)
+    assert survey.lists.whole == whole
 
 
 @needs_beside

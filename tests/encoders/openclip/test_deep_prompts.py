@@ -18,7 +18,7 @@ from promptboost.encoders.openclip.deep_prompts import (  # noqa: E402
 )
 from promptboost.encoders.store import EmbeddingStore  # noqa: E402
 from promptboost.errors import EncoderError  # noqa: E402
-from promptboost.methods.promptsrc import Seen, SelfConsistency  # noqa: E402
+from promptboost.methods.promptsrc import self_consistency  # noqa: E402
 from tests.encoders.openclip.prompted_models import (  # noqa: E402
     DEEP,
     SUITABLE,
@@ -152,10 +152,9 @@ def test_gradients_of_all_prompts_agree_with_finite_differences(make):
     assert drawn.text.dtype == drawn.vision.dtype == torch.float64
     pixels = torch.stack([encoder.preprocess(image) for image in some_images()])
     frozen_texts = torch.from_numpy(encoder.encode_texts(NAMES)).double()
-    loss = SelfConsistency(10.0, 25.0, 10.0)
     labels = torch.tensor([0, 1, 2])
 
-    frozen = Seen(frozen_texts, towers.frozen_image_rows(pixels))
+    frozen, weights = (frozen_texts, towers.frozen_image_rows(pixels)), (10.0, 25.0, 10.0)
     text, vision = drawn.text.requires_grad_(), drawn.vision.requires_grad_()
     assert text.shape == (3, 2, 16)
     assert vision.shape == (3, 1, 32)
@@ -164,10 +163,14 @@ def test_gradients_of_all_prompts_agree_with_finite_differences(make):
     images = towers.image_rows(pixels, vision).detach()
 
     def by_text(prompts):
-        return loss(Seen(towers.text_rows(classes, prompts), images), frozen, labels)
+        return self_consistency(
+            (towers.text_rows(classes, prompts), images), frozen, labels, *weights
+        )
 
     def by_vision(prompts):
-        return loss(Seen(texts, towers.image_rows(pixels, prompts)), frozen, labels)
+        return self_consistency(
+            (texts, towers.image_rows(pixels, prompts)), frozen, labels, *weights
+        )
 
     for total, prompts in ((by_text, text), (by_vision, vision)):
         assert torch.autograd.gradcheck(total, prompts, eps=1e-6, atol=1e-5)
@@ -200,7 +203,7 @@ def test_a_name_without_room_is_refused(make):
     towers = towers_of(make(DEEP))
     name = "owl " * 17 + "owl"  # with start, stop and end 21 tokens, of 24
     towers.class_tokens([name], 3)
-    with pytest.raises(EncoderError, match=r"21 tokens, and beside 4 prompts there is room for 20"):
+    with pytest.raises(EncoderError, match=r"21 tokens, and with 4 prompts there is room for 20"):
         towers.class_tokens(["cat", name], 4)
 
 

@@ -11,12 +11,10 @@ torch = pytest.importorskip("torch", reason="needs the extra clip")
 from PIL import Image  # noqa: E402
 
 from promptboost.encoders import Encoder, load_encoder  # noqa: E402
-from promptboost.encoders.base import TruncatedPromptWarning  # noqa: E402
+from promptboost.encoders.base import HALF_TOLERANCE, TruncatedPromptWarning  # noqa: E402
 from promptboost.encoders.openclip.checkpoints import UnknownActivationWarning  # noqa: E402
-from promptboost.encoders.openclip.openclip import (  # noqa: E402
-    OpenClipEncoder,
-    TextTower,
-)
+from promptboost.encoders.openclip.openclip import OpenClipEncoder  # noqa: E402
+from promptboost.encoders.openclip.tower import TextTower  # noqa: E402
 from promptboost.errors import EncoderError  # noqa: E402
 from tests.encoders.openclip.tiny_models import (  # noqa: E402
     TEXT_TOWER,
@@ -92,7 +90,7 @@ def test_images_go_through_the_model_and_its_own_preprocessing(load):
 def test_buckets_give_the_rows_of_the_padded_run(load, name):
     encoder = load(name, batch_size=2)
     assert encoder.causal_text
-    assert encoder.buckets
+    assert encoder.trims
     np.testing.assert_allclose(encoder.encode_texts(TEXTS), padded(encoder, TEXTS), atol=1e-5)
 
 
@@ -110,7 +108,7 @@ def test_buckets_compute_only_the_tokens_there_are(load):
 def test_a_tower_that_attends_to_padding_is_left_alone(load, name):
     encoder = load(name)
     assert not encoder.causal_text
-    assert not encoder.buckets
+    assert not encoder.trims
     short = ["a bird", "a ship"]
     np.testing.assert_allclose(encoder.encode_texts(short), padded(encoder, short), atol=1e-6)
 
@@ -136,7 +134,7 @@ def test_a_tower_that_trims_wrongly_is_run_padded(load, monkeypatch):
     monkeypatch.setattr(TextTower, "lengths", lambda self, tokens: right(self, tokens) - 1)
     encoder = load(TINY)
     monkeypatch.undo()
-    assert not encoder.buckets
+    assert not encoder.trims
     np.testing.assert_allclose(encoder.encode_texts(TEXTS), padded(encoder, TEXTS), atol=1e-6)
 
 
@@ -325,15 +323,33 @@ def test_half_precision_gives_nearly_the_same_rows(files, load, name):
         open_clip.get_tokenizer(name),
         id=name,
         fingerprint="half",
-        half_precision=True,
+        precision="fp16",
     )
-    assert half.buckets
+    assert half.trims
     for rows, expected in (
         (half.encode_texts(TEXTS), single.encode_texts(TEXTS)),
         (half.encode_images(PICTURES), single.encode_images(PICTURES)),
     ):
         assert_unit_rows(rows, len(expected))
         np.testing.assert_allclose(rows, expected, atol=1e-2)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_the_precision_is_a_part_of_the_name(load, files, precision):
+    single, half = load(TINY), load(TINY, precision=precision)
+    assert half.id == f"{TINY}@{files[TINY]}?precision={precision}"
+    assert half.fingerprint != single.fingerprint
+    again = load_encoder(half.id, device="cpu")
+    assert (again.id, again.fingerprint) == (half.id, half.fingerprint)
+    assert half.model.visual.conv1.weight.dtype != torch.float32
+    for rows, expected in (
+        (again.encode_texts(TEXTS), single.encode_texts(TEXTS)),
+        (again.encode_images(PICTURES), single.encode_images(PICTURES)),
+    ):
+        assert_unit_rows(rows, len(expected))
+        np.testing.assert_allclose(rows, expected, atol=HALF_TOLERANCE[precision] * 2)
+    # It is the usual one here, so nothing has to be computed again.
+    assert load(TINY, precision="fp32").fingerprint == single.fingerprint
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")

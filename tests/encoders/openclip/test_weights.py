@@ -1,11 +1,7 @@
 """Weights are on this machine, at a hub that answers, or out of reach: each is told at once."""
 
-import builtins
 import json
-import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -13,9 +9,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from promptboost.config import CLIP_ENCODER
-from promptboost.encoders import default, load_encoder
+from promptboost.encoders import default, hub_files, load_encoder
 from promptboost.encoders.default import CLIP_REPOSITORY, chosen_encoder
-from promptboost.encoders.openclip import weights
 from promptboost.errors import EncoderError
 from tests.cli.cli_tools import call
 
@@ -31,9 +26,9 @@ def hub_cache(tmp_path, monkeypatch):
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "PROMPTBOOST_ENCODER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("no_proxy", "*")
-    default._found.cache_clear()
+    default._available.cache_clear()
     yield tmp_path / "hub"
-    default._found.cache_clear()
+    default._available.cache_clear()
 
 
 @pytest.fixture
@@ -91,100 +86,14 @@ def test_without_a_hub_one_clear_error_comes_at_once(closed_port, name):
     assert time.monotonic() - start < 3
 
 
-@pytest.fixture
-def lists():
-    """What open_clip's lists say without it."""
-    weights._lists.cache_clear()
-    yield weights._lists()
-    weights._lists.cache_clear()
-
-
-def test_the_lists_are_those_of_open_clip(lists):
-    assert lists.list_pretrained() == open_clip.list_pretrained()
-    for architecture, tag in open_clip.list_pretrained():
-        published = open_clip.get_pretrained_cfg(architecture, tag)
-        assert lists.get_pretrained_cfg(architecture, tag) == published
-        settings = open_clip.get_model_config(architecture)
-        assert lists.get_model_config(architecture) == settings
-    assert lists.get_model_config("no such") is None
-    assert weights.catalogue() is open_clip, "which has been loaded, and may know more"
-
-
-def test_a_version_that_is_built_otherwise_is_loaded_whole(monkeypatch):
-    def other():
-        raise AttributeError("list_pretrained")
-
-    monkeypatch.delitem(sys.modules, "open_clip")
-    monkeypatch.setattr(weights, "_lists", other)
-    monkeypatch.setattr("builtins.__import__", _given_back(builtins.__import__))
-    assert weights.catalogue() is open_clip
-
-
-def _given_back(usual):
-    """Import as usual, but open_clip without loading it a second time."""
-
-    def load(name, *given, **named):
-        return open_clip if name == "open_clip" else usual(name, *given, **named)
-
-    return load
-
-
-@pytest.mark.parametrize(
-    "typed",
-    [
-        ("fit", "photos", "-o", "run", "--encoder", "ViT-B-32/openai"),
-        ("fit", "photos", "-o", "run", "--encoder", "ViT-B-32/laion2b_s34b_b79k"),
-        ("fit", "photos", "-o", "run", "--encoder", "hf-hub:some/model"),
-        ("embed", "photos", "--encoder", "RN50/openai"),
-    ],
-)
-def test_a_command_without_a_hub_loads_no_torch(hub_cache, closed_port, tmp_path, typed):
-    """Nor where weights of other models are kept: it takes longer than the error may."""
-    from PIL import Image
-
-    keep(hub_cache, "other/model", "open_clip_model.safetensors")
-    for name in ("fire", "ice"):
-        (tmp_path / "photos" / name).mkdir(parents=True)
-        for size in (8, 9, 10):
-            Image.new("RGB", (size, 8)).save(tmp_path / "photos" / name / f"{size}.png")
-    (tmp_path / "first").mkdir()
-    (tmp_path / "first" / "torch.py").write_text("raise SystemExit('torch was loaded')")
-    done = subprocess.run(
-        [sys.executable, "-m", "promptboost", *typed],
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(tmp_path / "first"), *sys.path]),
-            "HF_HUB_CACHE": str(hub_cache),
-            "PROMPTBOOST_CACHE": str(tmp_path / "store"),
-        },
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.count("error: ") == 1
-    assert f"Cannot load {typed[-1]}: its weights are not on this machine" in done.stderr
-
-
-def test_the_hub_is_asked_once_while_a_command_loads(hub, hub_cache):
-    weights.ask_ahead(["conse:lite0", "ViT-B-32@file", "module:Class?at=a/b", "no/model"])
-    assert weights._asked_ahead == {}
-    weights.ask_ahead(["conse:lite0", "ViT-B-32/openai"])
-    weights.check_reach("ViT-B-32/openai")
-    assert hub.asked == ["/"]
-    keep(hub_cache, CLIP_REPOSITORY, "open_clip_model.safetensors")
-    weights.ask_ahead(["ViT-B-32/openai"])
-    assert weights._asked_ahead == {}, "what is here is not asked for"
-
-
 @pytest.mark.parametrize("address", ["no-address", "http://[", "file:///nowhere"])
 def test_an_address_that_is_none_does_not_answer(monkeypatch, address):
     monkeypatch.setenv("HF_ENDPOINT", address)
-    assert weights.status_of_hub() is None
+    assert hub_files.status_of_hub() is None
 
 
 def test_a_hub_that_says_nothing_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(weights, "PATIENCE", 0.3)
+    monkeypatch.setattr(hub_files, "PATIENCE", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{listener.getsockname()[1]}")
         start = time.monotonic()
@@ -247,11 +156,81 @@ def test_conse_says_what_it_is(closed_port, monkeypatch):
     line = str(chosen_encoder())
     assert "\n" not in line
     assert line.startswith("encoder conse:lite0: an ImageNet classifier")
-    assert "weaker than CLIP; ViT-B-32/openai is taken where http://127.0.0.1" in line
-    default._found.cache_clear()
+    assert "less accurate than CLIP; ViT-B-32/openai is used if http://127.0.0.1" in line
+    default._available.cache_clear()
     no_network(monkeypatch)
     monkeypatch.setattr(default, "find_spec", lambda name: None)
-    assert "pip install 'promptboost[clip]'" in str(chosen_encoder())
+    assert "[clip]'" in str(chosen_encoder())
+
+
+@pytest.fixture
+def no_torch(monkeypatch):
+    there = {"onnxruntime", "tokenizers"}
+    monkeypatch.setattr(default, "find_spec", lambda name: name if name in there else None)
+
+
+def test_without_torch_onnx_towers_are_taken_only_with_consent(hub, no_torch):
+    asked = []
+    assert chosen_encoder(lambda question: asked.append(question)).name == "conse:lite0"
+    assert asked == [f"Download {default.ONNX_ENCODER} ({default._ONNX_FACTS})?"]
+    for fact in ("606 MB", "MIT license", "63.2%"):
+        assert fact in asked[0]
+    assert "is used with --allow-download (606 MB" in str(chosen_encoder())
+    assert chosen_encoder(lambda question: True).name == "onnx:Xenova/clip-vit-base-patch32"
+    assert hub.asked == [f"/{default.ONNX_REPOSITORY}/resolve/main/onnx/vision_model.onnx"]
+
+
+def test_without_torch_and_hub_it_stays_with_conse(closed_port, no_torch):
+    choice = chosen_encoder(lambda question: pytest.fail("asked"))
+    assert choice.name == "conse:lite0"
+    assert f"{default.ONNX_ENCODER} is used if http://127.0.0.1" in str(choice)
+
+
+def test_onnx_towers_in_the_cache_need_no_consent(hub_cache, no_torch, monkeypatch):
+    no_network(monkeypatch)
+    snapshot = keep(hub_cache, default.ONNX_REPOSITORY)
+    (snapshot / "onnx").mkdir()
+    (snapshot / "onnx" / "vision_model.onnx").touch()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert chosen_encoder().name == "conse:lite0"  # half of it
+    default._available.cache_clear()
+    (snapshot / "onnx" / "text_model.onnx").touch()
+    assert chosen_encoder().name == default.ONNX_ENCODER
+
+
+@pytest.mark.parametrize("typed", [(), ("--encoder", "auto")])
+def test_a_fit_that_may_download_takes_them(hub, no_torch, tmp_path, capsys, monkeypatch, typed):
+    from PIL import Image
+
+    for name, color in {"fire": "red", "ice": "blue"}.items():
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for size in (8, 9):
+            Image.new("RGB", (size, 8), color).save(tmp_path / "photos" / name / f"{size}.png")
+    command = ("fit", tmp_path / "photos", "-o", tmp_path / "run", "--shots", "1", *typed)
+    answer = call(capsys, *command, "--allow-download")
+    assert f"encoder {default.ONNX_ENCODER}: CLIP as ONNX, 606 MB, MIT" in answer.err
+    assert f"Cannot load {default.ONNX_ENCODER}" in answer.err  # this hub has no such file
+
+
+@pytest.mark.parametrize("prefix", ["hf", "st", "onnx"])
+def test_a_model_that_is_not_here_is_told_at_once(closed_port, prefix):
+    start = time.monotonic()
+    with pytest.raises(
+        EncoderError, match=r"not on this machine.*does not answer.*type their folder"
+    ):
+        load_encoder(f"{prefix}:some/model")
+    assert time.monotonic() - start < 3
+
+
+def test_a_model_in_the_cache_is_loaded_without_a_word_to_the_hub(hub_cache, monkeypatch):
+    from tests.encoders.tiny_checkpoints import save_tiny
+
+    snapshot = keep(hub_cache, "me/tiny-clip")
+    save_tiny("clip", snapshot)
+    no_network(monkeypatch)
+    encoder = load_encoder("hf:me/tiny-clip", device="cpu")
+    assert encoder.id == "hf:me/tiny-clip"
+    assert encoder.encode_texts(["a cat"]).shape == (1, 24)
 
 
 def test_the_repository_is_the_one_that_open_clip_names():
@@ -272,7 +251,7 @@ def test_a_fit_tells_and_records_what_was_chosen(tmp_path, capsys, monkeypatch, 
     run = tmp_path / "run"
     answer = call(capsys, "fit", tmp_path / "photos", "-o", run, "--shots", "2", *typed)
     assert answer.code == 0, answer.err
-    assert ("encoder fake:32-0: named by PROMPTBOOST_ENCODER" in answer.err) is not bool(typed)
+    assert "encoder fake:32-0: named by PROMPTBOOST_ENCODER" in answer.err
     assert 'encoder = "fake:32-0"' in (run / "run.toml").read_text()
     again = call(capsys, "fit", tmp_path / "photos", "-o", run, "--shots", "2", *typed, "--resume")
-    assert "finished already" in again.err
+    assert "already finished" in again.err

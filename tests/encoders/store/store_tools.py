@@ -2,9 +2,10 @@
 
 import hashlib
 import os
+import sqlite3
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +61,13 @@ def count_known(root, keys, dim=8):
 
 def databases(root):
     return sorted(Path(root).rglob("*.sqlite"))
+
+
+def is_intact(root):
+    """Return whether SQLite finds the file of a store intact."""
+    (file,) = databases(root)
+    with closing(sqlite3.connect(file)) as connection:
+        return connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
 
 
 def leftovers(root):

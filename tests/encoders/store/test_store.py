@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptboost.encoders.store import EmbeddingStore, default_root, image_key, text_key
-from promptboost.errors import EmbeddingError, SettingError, StoreError
+from promptboost.encoders.store import EmbeddingStore, image_key, text_key
+from promptboost.errors import EmbeddingError, SettingError
 from tests.encoders.store.store_tools import (
     FINGERPRINT,
     databases,
@@ -45,7 +45,6 @@ def test_every_key_is_computed_once_and_always_gives_the_same_row(
             assert known.setdefault(k, row.tobytes()) == row.tobytes()
         assert np.array_equal(rows, rows_of(keys, dim))
     assert EmbeddingStore(root).report().rows == len(known)
-    assert EmbeddingStore(root).verify().ok
 
 
 def test_each_batch_is_on_disk_before_the_next_begins(tmp_path):
@@ -118,26 +117,20 @@ def test_rows_that_are_not_finite_are_refused_and_not_stored(tmp_path, bad):
 
 
 def test_rows_of_the_wrong_shape_are_refused(tmp_path):
-    with pytest.raises(EmbeddingError, match=r"gave an array of shape \(2, 2\)"):
+    with pytest.raises(EmbeddingError, match=r"3 vectors gave shape \(2, 2\)"):
         EmbeddingStore(tmp_path).get_or_compute(
             FINGERPRINT, text_keys(3), lambda p: np.ones((2, 2)), dim=2
         )
 
 
-@pytest.mark.parametrize("setting", [{"dim": 0}, {"batch": 0}])
-def test_impossible_settings_are_refused(tmp_path, setting):
-    with pytest.raises(SettingError, match=next(iter(setting))):
-        use(tmp_path, text_keys(1), **setting)
+def test_the_limit_must_be_positive(tmp_path):
     with pytest.raises(SettingError, match="max_bytes"):
         EmbeddingStore(tmp_path, max_bytes=0)
-    with pytest.raises(StoreError, match="Key 1 has 3 bytes"):
-        use(tmp_path, [text_key("a"), b"abc"])
 
 
 def test_looking_into_a_store_that_does_not_exist_makes_nothing(tmp_path):
     store = EmbeddingStore(tmp_path / "none")
     assert store.report().rows == 0
-    assert store.verify().ok
     assert store.clear() == 0
     assert use(store, [])[0].shape == (0, 8)
     assert not (tmp_path / "none").exists()
@@ -157,16 +150,13 @@ def test_report_has_names_and_totals(tmp_path):
     assert report.to_dict()["encoders"][0]["rows"] == report.to_dict()["rows"] == 7
 
 
-def test_clear_deletes_one_encoder_or_all_but_nobody_elses_files(tmp_path):
+def test_clear_deletes_all_but_nobody_elses_files(tmp_path):
     store = EmbeddingStore(tmp_path)
     use(store, text_keys(2000))
     store.get_or_compute("other", text_keys(5), lambda p: rows_of(text_keys(5), 8), dim=8)
     mine = databases(tmp_path)[0].with_name("mine.txt")
     mine.write_text("keep")
     (tmp_path / "photos").mkdir()
-    freed = store.clear(FINGERPRINT)
-    assert freed > 0
-    assert [share.fingerprint for share in store.report().encoders] == ["other"]
     assert store.clear() > 0
     assert store.report().rows == store.report().bytes == 0
     assert mine.read_text() == "keep"
@@ -189,12 +179,12 @@ def test_keys_do_not_change_between_versions():
 
 def test_root_follows_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path))
-    assert default_root() == tmp_path / "store"
+    assert EmbeddingStore().root == tmp_path / "store"
     use(EmbeddingStore(), text_keys(1))
     assert len(databases(tmp_path / "store")) == 1
     monkeypatch.delenv("PROMPTBOOST_CACHE")
-    assert default_root().name == "store"
-    assert "promptboost" in str(default_root())
+    assert EmbeddingStore().root.name == "store"
+    assert "promptboost" in str(EmbeddingStore().root)
 
 
 def test_threads_share_a_store(tmp_path):

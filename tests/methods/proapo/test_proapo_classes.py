@@ -8,9 +8,9 @@ import pytest
 
 from promptboost.encoders.base import UnitRows
 from promptboost.encoders.fake import FakeEncoder
-from promptboost.methods.proapo import class_search
-from promptboost.methods.proapo.class_search import ClassSearch, ClassUnits, units_of
-from promptboost.methods.proapo.template_search import EvolutionEffort, Fitness
+from promptboost.methods.proapo import ProAPO, class_search
+from promptboost.methods.proapo.class_search import ClassSearch, ClassUnits, State, units_of
+from promptboost.methods.proapo.template_search import Fitness
 
 COLOURS = ("red", "blue", "green", "yellow", "black", "white")
 NAMES = ("fire", "ice", "leaf", "sun", "coal", "snow")
@@ -30,10 +30,18 @@ def search_of(said: Sequence[Sequence[str]], **settings: Any) -> ClassSearch:
     labels = np.repeat(np.arange(len(COLOURS)), 2)
     fitness = Fitness(rows, labels, 20.0, top1_weight=0.1, top5_weight=0.1)
     own = [units_of(name, [], sentences) for name, sentences in zip(NAMES, said, strict=True)]
-    usual = {"epochs": 2, "weighted": False, "importance": False, "exact": False}
+    usual = {"group_epochs": 2, "importance": False}
     rng = np.random.default_rng(0)
     units = ClassUnits(own, TEMPLATES, encoder)
-    return ClassSearch(units, fitness, rng, effort=EvolutionEffort(), **(usual | settings))
+    return ClassSearch(units, fitness, rng, ProAPO(**(usual | settings)))
+
+
+def names_only() -> State:
+    return [frozenset({0}) for _ in NAMES]
+
+
+def worth(search: ClassSearch, state: State) -> float:
+    return float(search.fitness.of(search.class_rows(state)).fitness[0])
 
 
 HELPFUL = [[f"it is {color} {color}", "everybody knows it"] for color in COLOURS]
@@ -41,23 +49,14 @@ HELPFUL = [[f"it is {color} {color}", "everybody knows it"] for color in COLOURS
 
 def test_names_only_is_the_templates_of_the_first_stage() -> None:
     search = search_of(HELPFUL)
-    filled = [["a photo of a fire.", "the fire."], ["a photo of an ice.", "the ice."]]
+    filled = [["a photo of fire.", "the fire."], ["a photo of ice.", "the ice."]]
     expected = np.stack([Deaf(dim=32).encode_texts(texts).mean(axis=0) for texts in filled])
-    np.testing.assert_allclose(search.class_rows(search.names_only())[:2], expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize("said", [HELPFUL, [["noise one", "noise two"]] * 6])
-def test_a_sampled_start_is_no_worse_than_names_or_everything(said: list[list[str]]) -> None:
-    search = search_of(said)
-    everything = [frozenset({0, 1, 2})] * 6
-    found = search.sampled()
-    assert search.worth(found) >= max(search.worth(search.names_only()), search.worth(everything))
-    assert all(own and own <= {0, 1, 2} for own in found)
+    np.testing.assert_allclose(search.class_rows(names_only())[:2], expected, rtol=1e-5)
 
 
 def test_as_many_groups_are_edited_as_asked_for_and_fitness_never_falls() -> None:
     search = search_of(HELPFUL)
-    start = search.names_only()
+    start = names_only()
     state, edited = search.run(start, loops=1, groups=1)
     assert len(edited) == 1
     untouched = [k for k in range(6) if k not in edited[0]]
@@ -65,14 +64,13 @@ def test_as_many_groups_are_edited_as_asked_for_and_fitness_never_falls() -> Non
     assert all(state[k] == start[k] for k in untouched)
     further, both = search.run(state, loops=2, groups=1)
     assert len(both) == 2
-    assert search.worth(start) < search.worth(state) <= search.worth(further)
+    assert worth(search, start) < worth(search, state) <= worth(search, further)
 
 
-@pytest.mark.parametrize("exact", [False, True])
-def test_what_gains_comes_first_and_what_loses_is_left_alone(exact: bool) -> None:
+def test_what_gains_comes_first_and_what_loses_is_left_alone() -> None:
     said = [*HELPFUL[:3], ["it is black black"], ["it is yellow yellow"], HELPFUL[5]]
-    search = search_of(said, importance=True, exact=exact)
-    _, edited = search.run(search.names_only(), loops=1, groups=1)
+    search = search_of(said, importance=True)
+    _, edited = search.run(names_only(), loops=1, groups=1)
     (group,) = edited
     assert len(group) > 1
     assert set(group) <= {0, 1, 2, 5}
@@ -89,10 +87,10 @@ def test_a_class_without_sentences_is_not_edited() -> None:
 def test_units_that_harm_are_not_tried_but_those_there_are_stay() -> None:
     # Adding noise to a class, itself noise already, changes nothing; to a good one it is harmful.
     said = [[f"it is {c} {c}", *(f"noise {i}" for i in range(5))] for c in COLOURS]
-    search = search_of(said, exact=True)
+    search = search_of(said)
     start = [frozenset({0, 1})] * 5 + [frozenset({2, 3})]
     state, _ = search.run(start, loops=1, groups=2)
-    assert search.worth(state) > search.worth(start)
+    assert worth(search, state) > worth(search, start)
     assert 1 in state[5]
 
 

@@ -7,14 +7,12 @@ import pytest
 
 from promptboost.encoders.base import UnitRows
 from promptboost.encoders.fake import FakeEncoder
+from promptboost.methods.proapo import ProAPO
 from promptboost.methods.proapo.template_search import (
     Chosen,
-    EvolutionEffort,
     Fitness,
     choose_templates,
-    drawing_weights,
     falls_too_far,
-    library,
 )
 
 NAMES = ("red", "blue", "green", "yellow", "black")
@@ -27,45 +25,22 @@ def fitness() -> Fitness:
     return Fitness(rows, labels, ENCODER.logit_scale, top1_weight=0.1, top5_weight=0.1)
 
 
-def choose(
-    templates: list[str], *, most: int | None = None, encoder: FakeEncoder = ENCODER
-) -> Chosen:
+def choose(templates: list[str], *, encoder: FakeEncoder = ENCODER) -> Chosen:
     return choose_templates(
         templates,
         NAMES,
         encoder,
         fitness(),
         epochs=4,
-        effort=EvolutionEffort(),
-        most=most,
-        weighted=False,
+        effort=ProAPO(),
         rng=np.random.default_rng(0),
     )
-
-
-def test_type_words_make_the_published_number_of_templates() -> None:
-    clip_like = [f"a photo of a {{}} {i}." for i in range(43)] + [
-        f"art {i} {{}}." for i in range(37)
-    ]
-    assert len(library(clip_like, [])) == 80
-    assert len(library(clip_like, ["thing", "object"])) == 572
-    assert len(library(clip_like, ["pet", "animal", "breed", "dog"])) == 1064
-
-
-def test_a_variant_that_says_the_same_is_left_out() -> None:
-    assert library(["{} texture"], ["surface"]) == ("{} texture",)
 
 
 def test_what_falls_too_far_depends_on_the_number_of_classes() -> None:
     top1 = np.array([57.9, 57.95, 60.0])
     assert falls_too_far(top1, 60.0, 100).tolist() == [True, False, False]
     assert not falls_too_far(np.array([0.0]), 100.0, 2).any()
-
-
-def test_weights_are_what_a_template_is_worth_above_the_base() -> None:
-    fitted = np.array([-20.0, -22.5, -18.0])
-    assert drawing_weights(fitted, -20.0, weighted=True).tolist() == [1.0, 1e-3, 3.0]
-    assert drawing_weights(fitted, -20.0, weighted=False).tolist() == [1.0, 1.0, 1.0]
 
 
 class Deaf(FakeEncoder):
@@ -84,14 +59,6 @@ def test_templates_that_harm_are_left_out() -> None:
 def test_something_is_left_even_if_all_harm() -> None:
     chosen = choose(["noise {}.", "{} in noise."], encoder=Deaf(dim=16))
     assert chosen.in_library == 1
-
-
-def test_only_the_fittest_are_searched_among() -> None:
-    templates = ["a {}.", "dark {}.", "pale {}.", "a thing that nobody knows, {}."]
-    alone = {t: choose([t]).fitness for t in templates}
-    chosen = choose(templates, most=2)
-    assert chosen.in_library == 2
-    assert set(chosen.templates) <= set(sorted(templates, key=lambda t: -alone[t])[:2])
 
 
 def test_the_search_finds_the_best_of_all_sets() -> None:

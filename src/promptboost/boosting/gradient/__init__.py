@@ -1,6 +1,6 @@
-"""The default composer: copies move between prompts along the gradient of the logistic loss.
+"""The default composer: Frank-Wolfe steps on the logistic loss that move copies between prompts.
 
-:mod:`~promptboost.boosting.scale` chooses how much cosines count,
-:mod:`~promptboost.boosting.gradient.compose` is the algorithm, :mod:`~promptboost.boosting.gradient.banks`
-says which prompts gain and lose, :mod:`~promptboost.boosting.gradient.linesearch` how many copies.
+:mod:`~promptboost.boosting.gradient.compose` is the algorithm; :mod:`~promptboost.boosting.gradient.banks`
+chooses prompts, :mod:`~promptboost.boosting.gradient.linesearch` the number of copies, and
+:mod:`~promptboost.boosting.gradient.blocks` splits the classes among processes.
 """

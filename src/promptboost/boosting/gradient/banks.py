@@ -1,4 +1,4 @@
-"""The banks of the gradient composer, and which of their prompts should gain or lose copies."""
+"""Banks of the gradient composer, and the choice of prompts that gain and lose copies."""
 
 from typing import NamedTuple
 
@@ -7,39 +7,38 @@ from numpy.typing import NDArray
 
 from promptboost.boosting.compiled import column, compiled, compiled_any_order, in_threads
 from promptboost.boosting.grid import COSINE_UNIT, ROW_UNIT, GridPool, GridRows, from_grid
-from promptboost.boosting.heap import sift_down
 
 Floats = NDArray[np.float32]
 Values = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: Stands for the template among the prompts of a bank.
+#: Index of the template among the prompts of a bank.
 TEMPLATE = -1
 
-# Prompts of a class that are looked at between two reads of the whole pool: those that came first.
+# Number of prompts per class that are compared between two reads of the whole pool.
 CANDIDATES = 64
-# The pool is read again when the candidates' own gap has shrunk to this share of the last full one.
+# The pool is read again when the gap of the candidates falls below this fraction of the last full gap.
 REREAD = 0.3
 
 _UNIT = np.float32(1 / ROW_UNIT)
 
 
 class Held(NamedTuple):
-    """What the bank of each class holds, in slots, and what may change there next."""
+    """The bank of each class, in slots, and the exchange chosen for it."""
 
     sizes: Integers  # (K,): slots in use
-    prompts: Integers  # (K, slots): which prompt, −1 for the template
+    prompts: Integers  # (K, slots): −1 for the template
     copies: Integers  # (K, slots)
     rows: Floats  # (K, slots, D)
-    sources: Integers  # (K,): the slot that should lose copies, or −1 if nothing should move
-    targets: Integers  # (K,): the prompt that should gain them
+    sources: Integers  # (K,): the slot that loses copies, or −1 for no exchange
+    targets: Integers  # (K,): the prompt that gains them
     target_rows: Floats  # (K, D)
     directions: Floats  # (K, D): the target's row minus the source's
     means: Floats  # (K, D): the mean row of each bank
 
 
 class Candidates(NamedTuple):
-    """The prompts of each class that are looked at most of the time."""
+    """The prompts of each class that are compared between reads of the whole pool."""
 
     sizes: Integers  # (K,)
     prompts: Integers  # (K, most): in ascending order
@@ -65,10 +64,10 @@ def choose_exchange(
     rate: float,
     copies: int,
 ) -> tuple[float, int]:
-    """Choose the source and the target of a class; return its gap, and where the target is listed.
+    """Choose the source and the target of a class; return its gap and the index of the target.
 
-    ``prompts`` are those that may be the target, in ascending order, and ``slopes`` how the loss
-    changes with their shares. To those the bank holds, what the penalty adds is added here.
+    ``prompts`` are the possible targets, in ascending order, and ``slopes`` the derivatives of the loss
+    by their shares. For prompts in the bank, the penalty is added here.
     """
     mean, highest, source = 0.0, -np.inf, 0
     for slot in range(held.sizes[k]):
@@ -77,20 +76,19 @@ def choose_exchange(
         mean += share * slope
         if slope > highest:
             highest, source = slope, slot
-        at = np.searchsorted(prompts, held.prompts[k, slot])
-        if at < len(prompts) and prompts[at] == held.prompts[k, slot]:
-            slopes[at] = slope
+        index = np.searchsorted(prompts, held.prompts[k, slot])
+        if index < len(prompts) and prompts[index] == held.prompts[k, slot]:
+            slopes[index] = slope
     best = int(np.argmin(slopes))
     held.targets[k] = prompts[best]
     held.sources[k] = -1 if prompts[best] == held.prompts[k, source] else source
-    # Where the template beats all prompts there is nothing to gain, and nothing to take off the gap
-    # of the other classes.
+    # Negative if the template beats all prompts; it must not reduce the gaps of other classes.
     return max(mean - slopes[best], 0.0), best
 
 
 @compiled
 def set_direction(held: Held, k: int, row: Floats) -> None:
-    """Note the row of the target that was chosen."""
+    """Set the direction of the exchange, given the row of its target."""
     held.target_rows[k] = row
     if held.sources[k] < 0:
         held.directions[k] = 0.0
@@ -100,19 +98,19 @@ def set_direction(held: Held, k: int, row: Floats) -> None:
 
 @compiled
 def choose_candidates(
-    held: Held, found: Candidates, gradient: Floats, rate: float, copies: int
+    held: Held, candidates: Candidates, gradient: Floats, rate: float, copies: int
 ) -> Values:
     """Choose the exchange of every class among its candidates; return their gaps."""
     gaps = np.empty(len(gradient))
     for k in range(len(gradient)):
-        size = found.sizes[k]
+        size = candidates.sizes[k]
         slopes = np.empty(size)
         for p in range(size):
-            slopes[p] = slope_of(found.rows[k, p], gradient[k])
+            slopes[p] = slope_of(candidates.rows[k, p], gradient[k])
         gap, best = choose_exchange(
-            held, k, gradient[k], found.prompts[k, :size], slopes, rate, copies
+            held, k, gradient[k], candidates.prompts[k, :size], slopes, rate, copies
         )
-        set_direction(held, k, found.rows[k, best])
+        set_direction(held, k, candidates.rows[k, best])
         gaps[k] = gap
     return gaps
 
@@ -125,48 +123,38 @@ def as_floats(row: GridRows, out: Floats) -> None:
 
 
 @compiled
-def keep(prompts: GridRows, k: int, numbers: Integers, found: Candidates) -> None:
-    """Make some prompts the candidates of a class."""
-    found.sizes[k] = len(numbers)
-    for at in range(len(numbers)):
-        found.prompts[k, at] = numbers[at]
-        as_floats(prompts[numbers[at]], found.rows[k, at])
+def set_candidates(prompts: GridRows, k: int, numbers: Integers, candidates: Candidates) -> None:
+    """Set the candidates of a class."""
+    candidates.sizes[k] = len(numbers)
+    for index in range(len(numbers)):
+        candidates.prompts[k, index] = numbers[index]
+        as_floats(prompts[numbers[index]], candidates.rows[k, index])
 
 
 @compiled
 def least(values: Values, most: int) -> Integers:
-    """Return where the least values are, so many of them, in ascending order; of equal ones the first."""
+    """Return the indices of the lowest values, in ascending order; the first of equal values win."""
     if len(values) <= most:
         return np.arange(len(values))
-    heap = np.arange(most)  # the greatest of them is on top
-    for start in range(most // 2 - 1, -1, -1):
-        sift_down(heap, most, values, start)
-    for number in range(most, len(values)):
-        if values[number] < values[heap[0]]:
-            heap[0] = number
-            sift_down(heap, most, values, 0)
-    bound = values[heap[0]]
-    equal = np.sum(values[heap] == bound)
-    found, at = np.empty(most, np.int64), 0
+    bound = np.partition(values, most - 1)[most - 1]
+    equal = most - np.sum(values < bound)
+    indices, size = np.empty(most, np.int64), 0
     for number in range(len(values)):
         if values[number] == bound and equal > 0:
             equal -= 1
         elif not values[number] < bound:
             continue
-        found[at] = number
-        at += 1
-    return found
+        indices[size] = number
+        size += 1
+    return indices
 
 
 @compiled
 def rank_class(
     prompts: GridRows, gradient: Floats, row_length: float, most: int
 ) -> tuple[Integers, Values]:
-    """Return the prompts of a class that would lower the loss most, and by how much: their slopes.
-
-    What comes back depends on nothing else, so any process that has the rows can do it.
-    """
-    # Divided by this, the gradient is so short that its product with no prompt leaves 32 bits.
+    """Return the prompts of a class with the lowest slopes, and the slopes."""
+    # Dividing by this length keeps products of the gradient with prompts within 32 bits.
     length = np.sqrt(np.sum(gradient.astype(np.float64) ** 2)) * row_length
     unit = ROW_UNIT / length if length > 0 else 1.0
     products = np.empty(len(prompts), np.int32)
@@ -177,37 +165,34 @@ def rank_class(
 
 
 @compiled
-def take_ranked(
+def choose_ranked(
     prompts: GridRows,
     k: int,
     numbers: Integers,
     slopes: Values,
     gradient: Floats,
     held: Held,
-    found: Candidates,
+    candidates: Candidates,
     rate: float,
     copies: int,
 ) -> float:
-    """Choose the exchange of a class, and make what came first its candidates; return its gap.
-
-    The prompt to gain copies is the best of all: it came first, or the bank holds it already.
-    """
-    keep(prompts, k, numbers[least(slopes, found.prompts.shape[1])], found)
-    own = held.prompts[k, : held.sizes[k]]
-    own = own[own != TEMPLATE]
-    both = np.unique(np.concatenate((numbers, own)))
-    theirs = np.full(len(both), np.inf)  # those of prompts the bank holds are found there
-    theirs[np.searchsorted(both, numbers)] = slopes
-    gap, best = choose_exchange(held, k, gradient, both, theirs, rate, copies)
+    """Choose the exchange of a class from its ranked prompts and set its candidates; return its gap."""
+    set_candidates(prompts, k, numbers[least(slopes, candidates.prompts.shape[1])], candidates)
+    bank = held.prompts[k, : held.sizes[k]]
+    bank = bank[bank != TEMPLATE]
+    targets = np.unique(np.concatenate((numbers, bank)))
+    target_slopes = np.full(len(targets), np.inf)  # choose_exchange fills in those of the bank
+    target_slopes[np.searchsorted(targets, numbers)] = slopes
+    gap, best = choose_exchange(held, k, gradient, targets, target_slopes, rate, copies)
     row = np.empty_like(gradient)
-    as_floats(prompts[both[best]], row)
+    as_floats(prompts[targets[best]], row)
     set_direction(held, k, row)
     return gap
 
 
 @compiled
 def move(held: Held, k: int, number: int, copies: int) -> None:
-    """Move a number of copies in a class, from its source to its target."""
+    """Move copies in a class from its source to its target."""
     source, size = held.sources[k], held.sizes[k]
     slot = 0
     while slot < size and held.prompts[k, slot] != held.targets[k]:
@@ -229,19 +214,18 @@ def move(held: Held, k: int, number: int, copies: int) -> None:
 
 @compiled
 def penalty_of(held: Held, k: int, rate: float, copies: int) -> tuple[float, float]:
-    """Return how the penalty changes with the share γ moved in a class: by γ and by γ²."""
-    there = 0
+    """Return the coefficients of γ and γ² in the change of the penalty when a share γ is moved."""
+    target_copies = 0
     for slot in range(held.sizes[k]):
         if held.prompts[k, slot] == held.targets[k]:
-            there = held.copies[k, slot]
-    return rate * ((there - held.copies[k, held.sources[k]]) / copies), rate
+            target_copies = held.copies[k, slot]
+    return rate * ((target_copies - held.copies[k, held.sources[k]]) / copies), rate
 
 
 class Banks:
-    """One bank a class, of a fixed number of copies.
+    """One bank per class, each with a fixed number of copies.
 
-    `held` is what they hold, with what :meth:`choose` or :meth:`read` chose last. The pool may be that of
-    some classes of many; whether it is `few`, so that all prompts are candidates, is said for all of them.
+    If `few`, all prompts are candidates. `held` has the banks and the exchanges chosen last.
     """
 
     def __init__(
@@ -261,29 +245,30 @@ class Banks:
             np.zeros_like(means),
             means,
         )
-        self._pool = pool.prompts
-        # So long is a prompt's row, in which those of all encoders are side by side.
+        self._pool, self._skipped = pool.candidates, pool.skipped or (0,) * K
+        # Rows have a unit block of columns per encoder.
         self._row_length = float(np.sqrt(pool.encoders))
-        self._size = sum(P.size for P in pool.prompts)
+        self._size = sum(P.size for P in self._pool)
         self._few = few
-        most = min(max(len(P) for P in pool.prompts), CANDIDATES)
+        most = min(max(len(P) for P in self._pool), CANDIDATES)
         self._candidates = Candidates(
             np.zeros(K, dtype=np.int64),
             np.zeros((K, most), dtype=np.int64),
             np.zeros((K, most, dim), dtype=np.float32),
         )
         if self._few:
-            for k, P in enumerate(pool.prompts):
-                keep(P, k, np.arange(len(P)), self._candidates)
+            for k, P in enumerate(self._pool):
+                set_candidates(P, k, np.arange(len(P)), self._candidates)
 
     @property
     def members(self) -> list[dict[int, int]]:
-        """Prompt → copies for each class, the template being prompt −1."""
-        held, slots = self.held, [slice(size) for size in self.held.sizes]
-        return [
-            dict(zip(held.prompts[k, s].tolist(), held.copies[k, s].tolist(), strict=True))
-            for k, s in enumerate(slots)
-        ]
+        """Prompt → copies for each class; −1 is the template."""
+        held, banks = self.held, []
+        for k, size in enumerate(held.sizes):
+            prompts = held.prompts[k, :size]
+            prompts = np.where(prompts == TEMPLATE, TEMPLATE, prompts + self._skipped[k])
+            banks.append(dict(zip(prompts.tolist(), held.copies[k, :size].tolist(), strict=True)))
+        return banks
 
     @property
     def means(self) -> Floats:
@@ -296,34 +281,33 @@ class Banks:
         return self.held.directions
 
     def choose(self, gradient: Floats) -> Values:
-        """Choose for every class which prompt should lose copies and which should gain them.
+        """Choose the exchange of every class among its candidates; return its part of the Frank-Wolfe gap.
 
-        `gradient` is the loss's, by the means. The candidates are looked at: the prompts that came first
-        when all were. Returned are the classes' parts of the Frank-Wolfe gap, as far as these tell.
+        `gradient` is that of the loss by the bank means.
         """
         self._make_room()
         return choose_candidates(self.held, self._candidates, gradient, self.rate, self.copies)
 
     def read(self, gradient: Floats) -> Values:
-        """Choose as :meth:`choose` does, among all prompts, and make the first ones candidates."""
+        """Choose among all prompts, as :meth:`choose` does, and update the candidates."""
         if self._few:
             return self.choose(gradient)
         self._make_room()
         gaps = np.zeros(len(gradient))
-        # More than any bank holds, so that the best of the others is among them.
+        # More prompts than any bank has, so that the best prompt outside is among them.
         most = max(CANDIDATES, int(self.held.sizes.max()) + 1)
 
-        def work(part: slice) -> None:
-            for k in range(part.start, part.stop):
-                first = rank_class(self._pool[k], gradient[k], self._row_length, most)
-                taken = self._pool[k], k, *first, gradient[k], self.held, self._candidates
-                gaps[k] = take_ranked(*taken, self.rate, self.copies)
+        def work(classes: slice) -> None:
+            for k in range(classes.start, classes.stop):
+                ranked = rank_class(self._pool[k], gradient[k], self._row_length, most)
+                args = self._pool[k], k, *ranked, gradient[k], self.held, self._candidates
+                gaps[k] = choose_ranked(*args, self.rate, self.copies)
 
         in_threads(work, len(gaps), self._size, chunk=-(-len(gaps) // 8))
         return gaps
 
     def _make_room(self) -> None:
-        """See that every bank has a free slot."""
+        """Ensure that every bank has a free slot."""
         held = self.held
         slots = held.prompts.shape[1]
         if held.sizes.max() == slots:
@@ -334,11 +318,11 @@ class Banks:
             )
 
     def squares(self) -> int:
-        """Return the squared copies of all prompts, added up: what unequal shares cost depends on it."""
+        """Return the sum of squared copies, which the penalty depends on."""
         used = np.arange(self.held.copies.shape[1]) < self.held.sizes[:, None]
         return int((self.held.copies**2).sum(where=used))
 
 
-def are_few(pool: GridPool) -> bool:
-    """Tell whether every class has so few prompts that all of them are looked at every time."""
-    return max(len(P) for P in pool.prompts) <= CANDIDATES
+def all_are_candidates(pool: GridPool) -> bool:
+    """Return whether every class has so few prompts that all of them are candidates."""
+    return max(len(P) for P in pool.candidates) <= CANDIDATES

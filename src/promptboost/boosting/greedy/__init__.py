@@ -1,5 +1,6 @@
-"""The paper's composer: prompts enter the banks one by one, each the best at its time.
+"""The paper's composer: in each step, the best prompt is appended to a bank.
 
 :mod:`~promptboost.boosting.greedy.insertion` is the algorithm, :mod:`~promptboost.boosting.greedy.search`
-finds the best prompt without multiplying everything, :mod:`~promptboost.boosting.greedy.flips` is compiled.
+finds the best prompt without computing all products, and :mod:`~promptboost.boosting.greedy.flips` has its
+compiled loops.
 """

@@ -1,13 +1,12 @@
-"""Facts about the eleven benchmarks: what they are called, how large they are, where to get them.
+"""Names, sizes and download pages of the eleven benchmarks, from ``benchmarks.toml``.
 
-The facts are in ``benchmarks.toml``. Class names and splits are not: they are read from the files that come
-with the images.
+Class names and splits are read from the files that come with the images.
 """
 
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from types import MappingProxyType
 
@@ -17,40 +16,58 @@ from promptboost.errors import DataError
 
 # Words, and no path: "./dtd" is a folder.
 _NAME = re.compile(r"[\w -]+")
-_SPLIT_PAGE = "https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md"
+
+
+@dataclass(frozen=True)
+class Archive:
+    """An archive of a benchmark."""
+
+    name: str  # of the file
+    into: str  # the folder to unpack it in, below the folder of all benchmarks
+    address: str = ""  # empty if there is no public one
 
 
 @dataclass(frozen=True)
 class Benchmark:
     """One benchmark of the CoOp protocol: a table of ``benchmarks.toml``."""
 
-    name: str  # what to type
-    title: str  # what papers call it
-    folders: tuple[str, ...]  # what its folder is called, the protocol's own name first
-    images: tuple[str, ...]  # where the images are in that folder; empty for the folder itself
+    name: str  # on the command line
+    title: str  # in papers
+    folders: tuple[str, ...]  # names of its folder, the protocol's first
+    images: tuple[str, ...]  # image folders in it; empty for the folder itself
     sizes: Mapping[str, int]  # published number of images of each split
     classes: int
     page: str  # of the project
-    template: str = "a photo of a {}."  # the protocol's one prompt for it
-    split_file: str | None = None  # None where the layout itself says which images there are
-    marks: tuple[str, ...] = ()  # folders by which an image folder is known
-    prefix: str = ""  # what the split file writes before the name of a split in its paths
-    split_digest: str | None = None  # of what the split file says, where it is known
-    advice: str = ""  # what else to know when getting it
+    template: str = "a photo of a {}."  # of the protocol
+    split_file: str | None = None  # None if the folders are the split
+    marks: tuple[str, ...] = ()  # folders that an image folder must have
+    prefix: str = ""  # of split names in the paths of the split file
+    split_digest: str | None = None  # of the official split file, if known
+    advice: str = ""  # for the download
+    files: Mapping[str, str] = field(default_factory=dict)  # addresses of lists, by file name
+    archives: tuple[Archive, ...] = ()
 
     def how_to_get(self) -> list[str]:
-        """Return, in words, where the images and the split file come from."""
-        place = "/".join(part for part in (self.folders[0], self.images[0]) if part)
-        lines = [f"images: {self.page} → {place}"]
-        if self.split_file is not None:
-            lines.append(f"{self.split_file}: {_SPLIT_PAGE} → {self.folders[0]}")
+        """Return download instructions, one per line."""
+        folder = "/".join(filter(None, (self.folders[0], self.images[0])))
+        lines = [f"images: {self.page} → {folder}"]
+        files = {archive.name: archive.address for archive in self.archives} | dict(self.files)
+        lines += [f"{name}: {url} → {self.folders[0]}" for name, url in files.items() if url]
         return [*lines, self.advice] if self.advice else lines
+
+    @property
+    def is_public(self) -> bool:
+        """Whether every archive has a public address."""
+        return bool(self.archives) and all(archive.address for archive in self.archives)
 
 
 def _read() -> dict[str, Benchmark]:
     text = (resources.files(__package__) / "benchmarks.toml").read_text(encoding="utf-8")
     listed = msgspec.convert(tomllib.loads(text)["benchmark"], list[Benchmark])
-    return {one.name: replace(one, sizes=MappingProxyType(one.sizes)) for one in listed}
+    return {
+        benchmark.name: replace(benchmark, sizes=MappingProxyType(benchmark.sizes))
+        for benchmark in listed
+    }
 
 
 #: The eleven benchmarks by the name to type, in the order of the papers' tables.
@@ -61,11 +78,6 @@ def benchmark_named(text: str) -> Benchmark:
     """Find a benchmark by its name, its title or the name of its folder.
 
     Case, hyphens and underscores do not matter.
-
-    Examples
-    --------
-    >>> benchmark_named("Oxford-IIIT-Pet").name
-    'oxford_pets'
     """
     benchmark = find_benchmark(text)
     if benchmark is None:

@@ -1,9 +1,9 @@
-"""A benchmark as it is on disk: what is there, what is missing, what is wrong, and its images."""
+"""A benchmark as it is on disk: its images and its problems."""
 
 import os
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from promptboost.data.benchmarks.registry import Benchmark, benchmark_named
@@ -14,10 +14,8 @@ from promptboost.data.benchmarks.splits import (
     Place,
     find_place,
     read_lists,
-    unpacked_first,
 )
-from promptboost.data.dataset import Dataset, LabeledImage
-from promptboost.data.decode import cut_off
+from promptboost.data.dataset import Dataset, LabeledImage, check_images
 from promptboost.errors import DataError, count, few
 from promptboost.progress import Progress, no_progress
 
@@ -29,10 +27,9 @@ class Survey:
     benchmark: Benchmark
     folder: Path
     place: Place
-    lists: Lists | None  # what should be there; None if that is not known
-    files: dict[str, Path]  # the listed images that are there, by their path in the list
+    lists: Lists | None  # None if they cannot be read
+    files: dict[str, Path]  # the listed images on disk, by their path in the list
     problems: tuple[str, ...]  # why it cannot be used
-    notes: tuple[str, ...]  # what else to know
 
     @property
     def complete(self) -> bool:
@@ -42,9 +39,9 @@ class Survey:
     def counts(self) -> dict[str, dict[str, int | None]]:
         """Count the images of each split, and the classes: published, listed, there.
 
-        None stands for what is not known.
+        None where that is not known.
         """
-        if self.lists is None:  # what should be there is not known
+        if self.lists is None:  # the list of images is not known
             published = {**self.benchmark.sizes, "classes": self.benchmark.classes}
             return {
                 name: {"published": number, "listed": None, "there": None}
@@ -57,13 +54,13 @@ class Survey:
             rows[split] = {
                 "published": self.benchmark.sizes.get(split),
                 "listed": len(listed),
-                "there": sum(item.path in self.files for item in listed),
+                "there": sum(entry.path in self.files for entry in listed),
             }
-        every = [item for listed in items.values() for item in listed]
+        every = [entry for listed in items.values() for entry in listed]
         rows["classes"] = {
             "published": self.benchmark.classes,
-            "listed": len({item.label for item in every}),
-            "there": len({item.label for item in every if item.path in self.files}),
+            "listed": len({entry.label for entry in every}),
+            "there": len({entry.label for entry in every if entry.path in self.files}),
         }
         return rows
 
@@ -76,63 +73,37 @@ def survey_benchmark(
     look: bool = False,
     progress: Progress = no_progress,
 ) -> Survey:
-    """Look at a benchmark without decoding its images; what is wrong is in ``problems``.
+    """Check a benchmark on disk; see ``problems``.
 
     `folder` is its folder, or the one that holds all benchmarks. `split` is the split file, if it is
-    not beside the images, or a list of drawn shots. `look` also looks at both ends of each file for
-    images that are cut off.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as empty:
-    ...     survey = survey_benchmark("dtd", empty)
-    >>> survey.complete, survey.counts()["test"]
-    (False, {'published': 1692, 'listed': None, 'there': None})
+    not next to the images, or a list of drawn shots. With `look`, every image is decoded.
     """
     if isinstance(benchmark, str):
         benchmark = benchmark_named(benchmark)
     folder = Path(folder).expanduser()
-    place = find_place(benchmark, folder)
-    index = ImageIndex(place, benchmark.prefix)
+    root = find_place(benchmark, folder)
+    index = ImageIndex(root, benchmark.prefix)
     try:
         split_file = None if split is None else Path(split).expanduser()
-        lists = read_lists(benchmark, place, index, split_file)
+        lists = read_lists(benchmark, root, index, split_file)
     except DataError as error:
-        problems = (str(error), *unpacked_first(benchmark, folder))
-        files, published = count(len(index.paths), "file"), sum(benchmark.sizes.values())
-        note = f"{files} there; {benchmark.title} is published with {published:,} images"
-        return Survey(benchmark, folder, place, None, {}, problems, (*_layout(place), note))
-    survey = _compared(benchmark, folder, place, index, lists)
-    bad = cut_off(list(survey.files.values()), progress=progress) if look else []
-    if not bad:
-        return survey
-    paths = few([os.path.relpath(image.path, place.images) for image in bad], 3)
-    damaged = f"{count(len(bad), 'file')} cut off or damaged: {paths}; get them again"
-    return replace(survey, problems=(*survey.problems, damaged))
-
-
-def _compared(
-    benchmark: Benchmark, folder: Path, place: Place, index: ImageIndex, lists: Lists
-) -> Survey:
-    items = [item for listed in lists.items.values() for item in listed]
+        return Survey(benchmark, folder, root, None, {}, (str(error),))
+    items = [entry for listed in lists.items.values() for entry in listed]
     # A link to nothing is listed by its folder, but is not there.
-    located = index.located(item.path for item in items)
+    located = index.located(entry.path for entry in items)
     sizes = {path: _size(file) for path, file in located.items()}
     on_disk = {path: file for path, file in located.items() if sizes[path] is not None}
     files = {path: file for path, file in on_disk.items() if sizes[path]}
-    problems = [
-        *_wrong_lists(benchmark, lists),
-        *_missing(items, on_disk, index),
-    ]
+    problems = [*_wrong_lists(benchmark, lists), *_missing(items, on_disk, index)]
     if empty := [path for path in on_disk if path not in files]:
         problems.append(
             f"{count(len(empty), 'file')} of no length, from a broken download: {few(empty, 3)}"
         )
-    if len(on_disk) < len(items):
-        problems += unpacked_first(benchmark, folder)
-    notes = (*_layout(place), *_notes(benchmark, lists, len(index.paths) - len(on_disk)))
-    return Survey(benchmark, folder, place, lists, files, tuple(problems), notes)
+    images = [LabeledImage(path, "", file) for path, file in files.items()] if look else []
+    if bad := check_images(images, progress=progress):
+        paths = few([os.path.relpath(image.path, root.images) for image in bad], 3)
+        problems.append(f"{count(len(bad), 'file')} cut off or damaged: {paths}; get them again")
+    return Survey(benchmark, folder, root, lists, files, tuple(problems))
 
 
 def _size(file: Path) -> int | None:
@@ -152,7 +123,7 @@ def _wrong_lists(benchmark: Benchmark, lists: Lists) -> Iterator[str]:
                 f"{split} has {count(listed, 'image')}, but {benchmark.title} is published with "
                 f"{published:,}: this is another split, or a part of it"
             )
-    names = {item.label: item.name for listed in lists.items.values() for item in listed}
+    names = {entry.label: entry.name for listed in lists.items.values() for entry in listed}
     if len(names) != benchmark.classes:
         yield (
             f"there are {count(len(names), 'class', 'classes')}, but {benchmark.title} is published "
@@ -165,22 +136,22 @@ def _wrong_lists(benchmark: Benchmark, lists: Lists) -> Iterator[str]:
             "download it. A split of your own goes into a CSV file: path,label,split"
         )
     for split in ("train", "test"):
-        listed_labels = {item.label for item in lists.items[split]}
+        listed_labels = {entry.label for entry in lists.items[split]}
         none = [name for label, name in names.items() if label not in listed_labels]
         if none:
             yield f"{split} has no image of {count(len(none), 'class', 'classes')} ({few(none, 3)})"
 
 
 def _missing(items: list[Item], on_disk: dict[str, Path], index: ImageIndex) -> Iterator[str]:
-    missing = [item for item in items if item.path not in on_disk]
+    missing = [entry for entry in items if entry.path not in on_disk]
     if not missing:
         return
     if len(missing) == len(items):
         holds = f"other files, like {min(index.paths)}" if index.paths else "no files"
         yield f"none of the {len(items):,} listed images is there; the folder holds {holds}"
         return
-    seen = {item.label for item in items if item.path in on_disk}
-    gone = list(dict.fromkeys(item.name for item in missing if item.label not in seen))
+    seen = {entry.label for entry in items if entry.path in on_disk}
+    gone = list(dict.fromkeys(entry.name for entry in missing if entry.label not in seen))
     whole = (
         f", among them all of {count(len(gone), 'class', 'classes')} ({few(gone, 3)})"
         if gone
@@ -188,34 +159,8 @@ def _missing(items: list[Item], on_disk: dict[str, Path], index: ImageIndex) -> 
     )
     yield (
         f"{len(missing):,} of {len(items):,} listed images are missing{whole}; "
-        f"for example {few([item.path for item in missing], 3)}"
+        f"for example {few([entry.path for entry in missing], 3)}"
     )
-
-
-def _layout(place: Place) -> tuple[str, ...]:
-    if place.own_layout:
-        return ()
-    return ("another layout than the protocol's; images are looked up by their file names",)
-
-
-def _notes(benchmark: Benchmark, lists: Lists, unused: int) -> Iterator[str]:
-    every = [item for listed in lists.items.values() for item in listed]
-    labels, names = {item.label for item in every}, {item.name for item in every}
-    if len(names) < len(labels):
-        yield (
-            f"{len(labels):,} classes have {count(len(names), 'name')}; classes of one name are one class, "
-            "as no sentence can tell them apart by it"
-        )
-    if lists.shots:
-        test = f"; test images are those of {lists.whole}" if lists.whole else ""
-        yield f"the split file is a list of drawn shots: what to learn from is what it lists{test}"
-    elif benchmark.name == "imagenet":
-        yield (
-            "published draws of shots cannot be repeated from a seed, as they depend on the order in "
-            "which files were listed; give a list of shots instead"
-        )
-    if unused > 0:
-        yield f"{count(unused, 'other file')} not in the split, and not used"
 
 
 def read_benchmark(
@@ -224,26 +169,16 @@ def read_benchmark(
     """List the images of a benchmark in the order of its split file.
 
     Anything missing or not as published is an error: figures on a part look like those on all of it.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as empty:
-    ...     read_benchmark("food101", empty)
-    Traceback (most recent call last):
-        ...
-    promptboost.errors.DataError: Food101 in ... cannot be used:
-      1. split_zhou_Food101.json is missing, ...
     """
     survey = survey_benchmark(benchmark, folder, split)
     if survey.lists is None or not survey.complete:
         raise DataError(_refusal(survey, split))
     images = [
-        LabeledImage(item.path, item.name, survey.files[item.path], name)
+        LabeledImage(entry.path, entry.name, survey.files[entry.path], name)
         for name, listed in survey.lists.items.items()
-        for item in listed
+        for entry in listed
     ]
-    return Dataset.unchecked(images, ())
+    return Dataset.of(images)
 
 
 def _refusal(survey: Survey, split: str | Path | None) -> str:

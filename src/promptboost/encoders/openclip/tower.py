@@ -1,7 +1,5 @@
 """The towers of open_clip models: text towers for gradients, image towers as ONNX graphs."""
 
-import io
-import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -9,13 +7,67 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.encoders.graph import ImageGraph
-from promptboost.encoders.openclip.openclip import TextTower, projected
+from promptboost.encoders.graph import ImageGraph, traced_graph
 from promptboost.errors import EncoderError
 
 if TYPE_CHECKING:
     import torch
     from PIL.Image import Image
+
+
+def projected(states: "torch.Tensor", projection: Any) -> "torch.Tensor":
+    """Map states into the joint space by a matrix, a layer or nothing."""
+    if projection is None:
+        return states
+    rows: torch.Tensor = projection(states) if callable(projection) else states @ projection
+    return rows
+
+
+class TextTower:
+    """Runs a model's text tower on token matrices narrower than its context.
+
+    In a causal tower nothing after the end token can reach it, so the first positions and the first rows
+    and columns of the mask suffice. `is_causal` is False for towers that read the row at the last position
+    (SigLIP), at a class token after the padding (CoCa), or look both ways (Hugging Face towers).
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        # CLIP models hold the parts of their text tower themselves, others in `text`.
+        self._inside = "text." if hasattr(model, "text") else ""
+        tower = getattr(model, "text", model)
+        self.pool: str = getattr(tower, "pool_type", getattr(model, "text_pool_type", ""))
+        self._end: int = getattr(tower, "eos_id", getattr(model, "text_eos_id", -1))
+        self.is_causal: bool = (
+            getattr(tower, "attn_mask", None) is not None
+            and getattr(tower, "cls_emb", None) is None
+            and self.pool in ("argmax", "eos")
+        )
+
+    def lengths(self, tokens: "torch.Tensor") -> NDArray[np.int64]:
+        """Count the tokens of each text up to the one its row is read at."""
+        is_end = tokens == self._end if self.pool == "eos" else tokens
+        ends: NDArray[np.int64] = is_end.int().argmax(dim=-1).numpy() + 1
+        return ends
+
+    def __call__(self, tokens: "torch.Tensor") -> "torch.Tensor":
+        """Map tokens, ``(n, length)``, to rows of the joint space."""
+        length = tokens.shape[1]
+        tower = getattr(self._model, "text", self._model)
+        if not self.is_causal or length == tower.attn_mask.shape[0]:
+            rows: torch.Tensor = self._model.encode_text(tokens, normalize=True)
+            return rows
+        from torch.func import functional_call
+
+        first = {
+            f"{self._inside}positional_embedding": tower.positional_embedding[:length],
+            f"{self._inside}attn_mask": tower.attn_mask[:length, :length],
+        }
+        outputs = functional_call(self._model, first, kwargs={"text": tokens})
+        # Image features, text features and scale: a dict or a tuple, depending on the model.
+        named = isinstance(outputs, dict)
+        trimmed: torch.Tensor = outputs["text_features"] if named else outputs[1]
+        return trimmed
 
 
 # Texts in one sequence of a causal tower: more share a beginning, but attention grows squared.
@@ -25,9 +77,8 @@ _TOGETHER = 64
 class OpenClipTower:
     """One of open_clip's own text transformers.
 
-    In a causal tower nothing that follows can change the beginning, so texts that begin alike are
-    laid behind one copy of it, in one sequence, under a mask that keeps them apart. Other towers
-    (SigLIP's) get every text in full, padded to the context as they were trained.
+    In a causal tower, texts that begin alike follow one copy of the beginning, in one sequence, under a
+    mask that keeps them apart. Other towers (SigLIP's) get every text, padded to the context.
     """
 
     def __init__(self, model: Any, tokenizer: Any, encoder_id: str) -> None:
@@ -43,9 +94,9 @@ class OpenClipTower:
         self.context_length = int(tokenizer.context_length)
 
     def _check_make(self, tower: Any, encoder_id: str) -> None:
-        parts = ("token_embedding", "positional_embedding", "transformer", "ln_final", "attn_mask")
+        needed = ("token_embedding", "positional_embedding", "transformer", "ln_final", "attn_mask")
         strange = (
-            any(not hasattr(tower, part) for part in parts)  # a Hugging Face model
+            any(not hasattr(tower, name) for name in needed)  # a Hugging Face model
             or getattr(tower, "cls_emb", None) is not None  # CoCa: a token after the padding
             or getattr(tower, "use_pad_mask", False)
             or self._pool == "none"
@@ -68,13 +119,13 @@ class OpenClipTower:
         """The tokens that stand for whole characters and are not special."""
         import torch
 
-        own = self._has_own_tokenizer
-        inner = self._tokenizer if own else self._tokenizer.tokenizer
+        is_open_clip = self._has_own_tokenizer
+        inner = self._tokenizer if is_open_clip else self._tokenizer.tokenizer
         special = set(inner.all_special_ids)
-        count = min(inner.vocab_size if own else len(inner), len(self.vocabulary))
+        count = min(inner.vocab_size if is_open_clip else len(inner), len(self.vocabulary))
         tokens = [token for token in range(count) if token not in special]
-        kept = [token for token in tokens if _is_text(self.decode([token]))]
-        return torch.tensor(kept, device=self.vocabulary.device)
+        texts = [token for token in tokens if _is_text(self.decode([token]))]
+        return torch.tensor(texts, device=self.vocabulary.device)
 
     def tokenize(self, text: str) -> list[int]:
         """Return the tokens of a text, without start and end."""
@@ -83,7 +134,7 @@ class OpenClipTower:
         return self._other_tokens(text, special=False)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text that tokens stand for."""
+        """Return the text of some tokens."""
         inner = self._tokenizer if self._has_own_tokenizer else self._tokenizer.tokenizer
         return str(inner.decode(list(tokens))).strip()
 
@@ -115,7 +166,7 @@ class OpenClipTower:
     def _together(
         self, beginning: "torch.Tensor", endings: "torch.Tensor", lengths: "torch.Tensor"
     ) -> "torch.Tensor":
-        """Return the states of the end tokens, with many texts behind one beginning."""
+        """Return the states of the end tokens, encoding many texts with one beginning."""
         import torch
 
         n, width = endings.shape[:2]
@@ -127,8 +178,8 @@ class OpenClipTower:
         places = torch.arange(group * width, device=tokens.device)
         positions = torch.cat([torch.arange(first, device=tokens.device), first + places % width])
         states = self._states(tokens, positions, _apart_mask(first, group, width, tokens))
-        own = states[:, first:].reshape(-1, width, states.shape[2])
-        return own[torch.arange(n, device=own.device), lengths - 1]
+        states = states[:, first:].reshape(-1, width, states.shape[2])
+        return states[torch.arange(n, device=states.device), lengths - 1]
 
     def _apart(
         self, beginning: "torch.Tensor", endings: "torch.Tensor", lengths: "torch.Tensor"
@@ -139,8 +190,8 @@ class OpenClipTower:
         n = len(endings)
         ends = lengths + len(beginning)
         tokens = torch.cat([beginning.expand(n, -1, -1), endings], dim=1)
-        rest = self.context_length - tokens.shape[1]
-        tokens = torch.nn.functional.pad(tokens, (0, 0, 0, rest))
+        padding = self.context_length - tokens.shape[1]
+        tokens = torch.nn.functional.pad(tokens, (0, 0, 0, padding))
         positions = torch.arange(self.context_length, device=tokens.device)
         present = positions < ends[:, None]
         tokens = torch.where(present[:, :, None], tokens, self.vocabulary[self._padding])
@@ -175,9 +226,6 @@ def _apart_mask(first: int, group: int, width: int, tokens: "torch.Tensor") -> "
     return hidden.masked_fill(~(earlier & same), float("-inf"))
 
 
-_OPSET = 18
-
-
 def pixels_before_normalization(preprocess: Any, image: "Image") -> NDArray[np.uint8]:
     """Do what a model's preprocessing does, up to where pixels become numbers of another scale."""
     for step in preprocess.transforms:
@@ -198,42 +246,19 @@ def exported_tower(model: Any, preprocess: Any) -> ImageGraph:
     size = model.visual.image_size
     height, width = size if isinstance(size, tuple | list) else (size, size)
     if normalize is None:
-        raise EncoderError("the preprocessing of this model does not say how pixels are normalized")
+        raise EncoderError("the preprocessing of this model has no Normalize step")
     mean, std = tuple(map(float, normalize.mean)), tuple(map(float, normalize.std))
 
-    class Tower(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
-            self.scale = torch.nn.Buffer(1 / (255 * torch.tensor(std)))
-            self.shift = torch.nn.Buffer(torch.tensor(mean) / torch.tensor(std))
+    scale = 1 / (255 * torch.tensor(std))
+    shift = torch.tensor(mean) / torch.tensor(std)
 
-        def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-            values = pixels.float() * self.scale - self.shift
-            rows: torch.Tensor = self.model.encode_image(values.permute(0, 3, 1, 2), normalize=True)
-            return rows
+    def tower(pixels: torch.Tensor) -> torch.Tensor:
+        values = pixels.float() * scale - shift
+        rows: torch.Tensor = model.encode_image(values.permute(0, 3, 1, 2), normalize=True)
+        return rows
 
-    tower = Tower().eval()
     example = torch.zeros((2, height, width, 3), dtype=torch.uint8)
-    file: Any = io.BytesIO()  # which the exporter takes, though its types do not say so
-    # The fused attention of torch has no counterpart in ONNX.
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # on how it traces, which is not the user's
-            torch.onnx.export(
-                tower,
-                (example,),
-                file,
-                input_names=["pixels"],
-                output_names=["embeddings"],
-                dynamic_axes={"pixels": {0: "n"}, "embeddings": {0: "n"}},
-                opset_version=_OPSET,
-                dynamo=False,
-            )
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
+    graph = traced_graph(tower, (example,), {"pixels": {0: "n"}}, "embeddings")
     preprocessing = {
         "size": [height, width],
         "crop": str(facts.get("resize_mode", "shortest")),
@@ -244,4 +269,4 @@ def exported_tower(model: Any, preprocess: Any) -> ImageGraph:
         "std": list(std),
         "shape": ["n", height, width, 3],
     }
-    return ImageGraph(file.getvalue(), preprocessing)
+    return ImageGraph(graph, preprocessing)

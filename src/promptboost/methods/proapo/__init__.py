@@ -1,27 +1,26 @@
 """ProAPO: an evolutionary search for templates, then for the names and sentences of each class."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from promptboost.encoders.base import Encoder
 from promptboost.errors import PoolError
-from promptboost.methods.base import FewShotSet, Group, Method, Transfer, check_numbers
+from promptboost.methods.base import FewShotSet, Method, Transfer, check_numbers
 from promptboost.methods.fitted import TextClassifier
 from promptboost.methods.proapo.class_search import ClassSearch, ClassUnits, units_of
 from promptboost.methods.proapo.template_search import (
     Chosen,
-    EvolutionEffort,
     Fitness,
     choose_templates,
-    library,
+    template_variants,
 )
 from promptboost.pool import PromptPool
 from promptboost.pool.pool import sentence_sources, sentences
 
-# Sources of this name hold other names of the classes.
+# Sources whose name starts so have synonyms of the classes.
 _SYNONYMS = "synonym"
 _USUAL_SOURCE = "cupl"
 
@@ -30,84 +29,60 @@ _USUAL_SOURCE = "cupl"
 class ProAPO(Method):
     """Sets of prompts that evolve by their fitness on the training images.
 
-    Re-implemented. First templates are searched for that all classes share; then, for a few groups
-    of classes, names and sentences to put behind them. Fitness is ``top1_weight`` · top-1 % +
-    ``top5_weight`` · top-5 % - 10 · cross-entropy. It alone decides: the released bookkeeping looks
-    at test accuracy, this does not.
+    Re-implemented. The first search is for templates that all classes share, the second, for a few
+    groups of classes, for names and sentences behind them. Fitness is ``top1_weight`` · top-1 % +
+    ``top5_weight`` · top-5 % - 10 · cross-entropy, on the training images only: the released code
+    records test accuracy, this does not.
 
-    It departs from the original in more places. Groups go by label and begin with the hardest
-    class. Before a group is searched, its sentences are tried as they stand, unless ``exact`` is
-    on: behind all templates they would be many more texts. A class never loses its last prompt. The
-    authors tune for each of their datasets; the defaults here are one setting for all: both weights
-    0.1 (the default of their code), no words for the type of the classes (their scripts have 2 to
-    6), templates drawn alike, names only to begin with, two loops of two groups. Descriptions come
-    from CuPL, as in their scripts; other names of the classes only where the pool has some.
-
-    Parameters
-    ----------
-    top1_weight, top5_weight : float
-        What a percent of accuracy is worth.
-    epochs, group_epochs : int
-        Generations of the search for templates, and for each group of classes.
-    top : int
-        How many of the best candidates have children.
-    adds, removes, replaces : int
-        Children of each of them.
-    mutations, crossovers : int
-        Further children. Groups of classes have half as many mutations.
-    max_templates : int or None
-        Search among so many templates, those that are fittest alone; None for all that are not
-        much worse than “a photo of a {}.”.
-    type_words : str
-        Words for what all classes are, with commas ("pet,animal"): each makes variants of every
-        template.
-    weighted : bool
-        Draw templates and sentences by what they are worth alone, not all alike.
-    sources : str
-        Names of description sources, with commas. Where the pool has no CuPL, the default takes
-        all sentences. A source called ``synonyms`` holds further names of the classes.
-    prompt_sampling : bool
-        Begin the second search with the best of 34 states, not with names only. Embeds all
-        sentences behind all templates.
-    importance : bool
-        Edit first what gains by its sentences, and leave the 40 % of the classes alone that do not.
-    exact : bool
-        Try sentences behind the templates, not as they stand, before a group is searched.
-    loops, groups : int
-        How often groups are chosen, and how many each time; 0 for templates only.
-    seed : int
-        For all draws.
+    Other differences: groups are formed by label, the hardest class first. Before a group is searched,
+    its sentences are scored without the templates, which needs far fewer texts. A class never loses its
+    last prompt. The authors tune for each of their datasets, which ``promptboost paper`` does as they
+    published it. The defaults are one setting for all.
+    Descriptions come from CuPL, as in their scripts; synonyms of classes only if the pool has some.
     """
 
     name: ClassVar[str] = "proapo"
-    group: ClassVar[Group] = Group.TEXT
     carries_over: ClassVar[Transfer] = Transfer.TEXT
 
+    # Weights of the accuracies in the fitness
     top1_weight: float = 0.1
     top5_weight: float = 0.1
+    # The same in the search for groups of classes, if they differ
+    group_top1_weight: float | None = None
+    group_top5_weight: float | None = None
+    # Weight of the similarity of classes in the fitness of templates, which the released code adds
+    redundancy: float = 0.0
+    # Kinds of things, joined by +, for variants of each template: ``type_words=pet+breed``
+    type_words: str = ""
+    most_templates: int | None = None  # search only so many templates, those of the highest fitness
+    weighted: bool = False  # draw templates in proportion to their fitness, not uniformly
+    # Begin the search for groups with the best of 34 choices of sentences, not with the names
+    sampled_start: bool = False
+    # Generations of the search for templates, and for each group of classes
     epochs: int = 8
     group_epochs: int = 4
-    top: int = 4
+    top: int = 4  # number of parents, the best candidates so far
+    # Children of each parent
     adds: int = 8
     removes: int = 8
     replaces: int = 8
+    # Further children. Groups of classes have half as many mutations.
     mutations: int = 8
     crossovers: int = 16
-    max_templates: int | None = None
-    type_words: str = ""
-    weighted: bool = False
+    # Comma-separated description sources. If the pool has no CuPL, the default uses all sentences.
+    # A source called ``synonyms`` has further names of the classes.
     sources: str = _USUAL_SOURCE
-    prompt_sampling: bool = False
+    # Begin with the classes that gain most from their sentences, and skip the 40 % that gain least
     importance: bool = True
-    exact: bool = False
+    # Number of loops, and of groups per loop; 0 for templates only
     loops: int = 2
     groups: int = 2
-    seed: int = 0
+    seed: int = 0  # seed for all draws
 
     def __post_init__(self) -> None:
         counts = ("epochs", "group_epochs", "adds", "removes", "replaces", "mutations")
         others = ("crossovers", "loops", "groups", "seed")
-        check_numbers(self, counts=("top", "max_templates"), from_zero=(*counts, *others))
+        check_numbers(self, counts=("top", "most_templates"), from_zero=(*counts, *others))
 
     def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
         """Check that the pool has templates, and the sources."""
@@ -119,7 +94,7 @@ class ProAPO(Method):
         self._sources(pool)
 
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> TextClassifier:
-        """Search."""
+        """Search for the prompts of each class."""
         self.check(shots, pool, encoder)
         rng = np.random.default_rng(self.seed)
         fitness = Fitness(
@@ -128,21 +103,26 @@ class ProAPO(Method):
             encoder.logit_scale,
             top1_weight=self.top1_weight,
             top5_weight=self.top5_weight,
+            redundancy=self.redundancy,
         )
-        words = [word.strip() for word in self.type_words.split(",") if word.strip()]
         chosen = choose_templates(
-            library(pool.templates, words),
+            template_variants(pool.templates, self.type_words),
             shots.class_names,
             encoder,
             fitness,
             epochs=self.epochs,
-            effort=self._effort(self.mutations),
-            most=self.max_templates,
-            weighted=self.weighted,
+            effort=self,
             rng=rng,
         )
+        weights = self.group_top1_weight, self.group_top5_weight
+        fitness = replace(
+            fitness,
+            top1_weight=self.top1_weight if weights[0] is None else weights[0],
+            top5_weight=self.top5_weight if weights[1] is None else weights[1],
+            redundancy=0.0,
+        )
         search = self._search(shots, pool, encoder, chosen, fitness, rng)
-        start = search.sampled() if self.prompt_sampling else search.names_only()
+        start = search.sampled_start() if self.sampled_start else search.names_only()
         state, edited = search.run(start, loops=self.loops, groups=self.groups)
         reached = fitness.of(search.class_rows(state))
         details: dict[str, Any] = {
@@ -158,10 +138,6 @@ class ProAPO(Method):
         }
         banks = tuple(search.units.bank(k, chosen) for k, chosen in enumerate(state))
         return TextClassifier(self.origin(shots, encoder), banks, details=details)
-
-    def _effort(self, mutations: int) -> EvolutionEffort:
-        of_each = self.adds, self.removes, self.replaces
-        return EvolutionEffort(self.top, *of_each, mutations, self.crossovers)
 
     def _search(
         self,
@@ -179,15 +155,11 @@ class ProAPO(Method):
             ClassUnits(units, chosen.templates, encoder),
             fitness,
             rng,
-            effort=self._effort(self.mutations // 2),
-            epochs=self.group_epochs,
-            weighted=self.weighted,
-            importance=self.importance,
-            exact=self.exact,
+            replace(self, mutations=self.mutations // 2),
         )
 
     def _sources(self, pool: PromptPool) -> list[str]:
-        """Name the sources to take sentences from; all, if they are the usual and not there."""
+        """Return the sources of sentences; all of them if the default is missing."""
         try:
             sources = sentence_sources(pool, self.sources)
         except PoolError:
@@ -202,7 +174,7 @@ def _has_names(source: str) -> bool:
 
 
 def _texts(pool: PromptPool, sources: Sequence[str]) -> dict[str, list[str]]:
-    """Return the sentences of each class that come from some sources."""
+    """Return the sentences of each class from some sources."""
     return {
         name: [prompt.text for prompt in prompts if prompt.source in sources]
         for name, prompts in zip(pool.class_names, sentences(pool, ""), strict=True)

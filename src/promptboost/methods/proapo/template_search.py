@@ -1,13 +1,13 @@
-"""ProAPO's first stage: which templates, for all classes alike; with what both stages share.
+"""ProAPO's first stage, the templates of all classes, and the evolution that both stages share.
 
-Both evolve candidates, sets of numbers (of templates, or of sentences about some classes), by their
-fitness.
+Candidates are sets of indices, of templates or of units of some classes.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,92 +16,87 @@ from promptboost.encoders.base import Encoder
 from promptboost.errors import LabelError
 from promptboost.methods.fitted import embed_distinct
 from promptboost.pool import fill
-from promptboost.pool.templates import PLAIN_TEMPLATE
+from promptboost.pool.templates import LITERAL, plain_template
+
+if TYPE_CHECKING:
+    from promptboost.methods.proapo import ProAPO
 
 Candidate = frozenset[int]
 Score = Callable[[Sequence[Candidate]], NDArray[np.float64]]
 
-# Draws that give a set seen before are repeated, but not for ever: small spaces run out.
+# Duplicate children are drawn again, up to this number of times.
 _FURTHER_TRIES = 64
 
 
 @dataclass(frozen=True)
-class EvolutionEffort:
-    """How many candidates each operator makes in a generation.
-
-    `adds`, `removes` and `replaces` are children of each of the `top` parents, the best of all that
-    were ever scored; `mutations` and `crossovers` are of all of them together.
-    """
-
-    top: int = 4
-    adds: int = 8
-    removes: int = 8
-    replaces: int = 8
-    mutations: int = 8
-    crossovers: int = 16
-
-
-@dataclass(frozen=True)
 class Space:
-    """What sets can be made of.
+    """The elements of candidates.
 
-    An element belongs to its `owner`, a class; a set has something for each. `weights` say how likely
-    an element is drawn, their inverse how likely it is taken out. A mutation adds to the `core`.
+    An element belongs to its `owner`, a class; a candidate has an element of each. Mutations extend the
+    `core`.
     """
 
     owner: NDArray[np.intp]
-    weights: NDArray[np.float64]
     core: Candidate = frozenset()
+    weights: NDArray[np.float64] | None = None  # of elements to draw; uniform if None
 
     def allows(self, candidate: Candidate) -> bool:
         """Return whether every owner has an element."""
         return len({self._owners[i] for i in candidate}) == len(set(self._owners))
 
-    def draw(
-        self, among: Collection[int], count: int, rng: np.random.Generator, *, out: bool = False
-    ) -> list[int]:
-        """Draw distinct elements by their weights; to take `out`, by the inverse."""
-        # Sorted: draws must not depend on the order of a set.
-        elements = sorted(among)
-        weights = self.weights[elements]
-        return [elements[i] for i in _drawn(1.0 / weights if out else weights, count, rng)]
-
     @cached_property
     def _owners(self) -> list[int]:
         return [int(k) for k in self.owner]
 
+    def draw(
+        self,
+        elements: Collection[int],
+        rng: np.random.Generator,
+        *,
+        worst: bool = False,
+        count: int = 1,
+    ) -> Candidate:
+        """Draw elements, the best or the worst most often."""
+        if self.weights is None:
+            return draw(elements, count, rng)
+        # As in the released code: never zero, and turned around for removals.
+        shares = self.weights[sorted(elements)] + 1e-4
+        shares = shares - min(shares.min() - 1e-4, 0.0)
+        shares = shares / shares.sum()
+        return draw(elements, count, rng, 1 - shares + 1e-4 if worst else shares)
+
     def unused(self, candidate: Candidate) -> list[int]:
-        """Return the elements that are not in a set."""
+        """Return the elements that are not in a candidate."""
         return [i for i in range(len(self.owner)) if i not in candidate]
 
 
 def add(parent: Candidate, space: Space, rng: np.random.Generator) -> Candidate | None:
-    """Add an element that the parent does not have."""
+    """Return the parent with a further element."""
     unused = space.unused(parent)
-    return parent | set(space.draw(unused, 1, rng)) if unused else None
+    return parent | space.draw(unused, rng) if unused else None
 
 
 def remove(parent: Candidate, space: Space, rng: np.random.Generator) -> Candidate | None:
-    """Take one element of at least three out."""
-    return parent - set(space.draw(parent, 1, rng, out=True)) if len(parent) > 2 else None
+    """Return the parent without one of at least three elements."""
+    return parent - space.draw(parent, rng, worst=True) if len(parent) > 2 else None
 
 
 def replace_one(parent: Candidate, space: Space, rng: np.random.Generator) -> Candidate | None:
-    """Put another element in the place of one."""
+    """Return the parent with one element replaced."""
     unused = space.unused(parent)
     if not unused:
         return None
-    return parent - set(space.draw(parent, 1, rng, out=True)) | set(space.draw(unused, 1, rng))
+    return parent - space.draw(parent, rng, worst=True) | space.draw(unused, rng)
 
 
 def mutate(size: int, space: Space, rng: np.random.Generator) -> Candidate | None:
-    """Draw `size` elements anew, besides the core."""
+    """Return the core with `size` random elements."""
     unused = space.unused(space.core)
-    return space.core | set(space.draw(unused, size, rng)) if unused else None
+    return space.core | space.draw(unused, rng, count=size) if unused else None
 
 
 def cross(parents: Sequence[Candidate], rng: np.random.Generator) -> Candidate | None:
-    """Take what all parents have, and some of what only some have: the more have it, the likelier."""
+    """Return the elements of all parents, and random others in proportion to their frequency."""
     having = Counter(element for parent in parents for element in parent)
     common = frozenset(element for element, count in having.items() if count == len(parents))
     others = sorted(having.keys() - common)
@@ -109,7 +104,7 @@ def cross(parents: Sequence[Candidate], rng: np.random.Generator) -> Candidate |
         return None
     shares = np.array([having[element] for element in others], dtype=np.float64)
     count = int(rng.integers(1, len(others) + 1))
-    return common | {others[i] for i in _drawn(shares, count, rng)}
+    return common | draw(others, count, rng, shares)
 
 
 def evolve(
@@ -118,36 +113,42 @@ def evolve(
     score: Score,
     *,
     epochs: int,
-    effort: EvolutionEffort,
+    effort: "ProAPO",
     rng: np.random.Generator,
 ) -> tuple[Candidate, float]:
-    """Search: every candidate ever scored may be a parent, and the best of all is the result.
+    """Return the best candidate after `epochs` generations from `starts`, and its score.
 
-    `starts` are scored first; then there are `epochs` generations. Returns the best set and its score.
+    Parents are the best of all candidates so far. The sizes of a generation are those of `effort`.
     """
-    known = dict(zip(starts, score(starts).tolist(), strict=True))
+    scores = dict(zip(starts, score(starts).tolist(), strict=True))
     for epoch in range(epochs):
-        # Sorting is stable: of equals the one that was found first stays ahead.
-        parents = sorted(known, key=lambda s: -known[s])[: effort.top]
-        fresh = _generation(space, parents, known, epoch, effort, rng)
+        # Sorting is stable: ties go to the older candidate.
+        parents = sorted(scores, key=lambda s: -scores[s])[: effort.top]
+        fresh = _generation(space, parents, scores, epoch, effort, rng)
         if fresh:  # a small space runs out
-            known.update(zip(fresh, score(fresh).tolist(), strict=True))
-    best = max(known, key=lambda s: known[s])
-    return best, known[best]
+            scores.update(zip(fresh, score(fresh).tolist(), strict=True))
+    best = max(scores, key=lambda s: scores[s])
+    return best, scores[best]
 
 
-def _drawn(weights: NDArray[np.float64], count: int, rng: np.random.Generator) -> list[int]:
-    """Draw distinct places in proportion to weights: where waiting times end first."""
-    waiting = rng.standard_exponential(len(weights)) / weights
-    return [int(i) for i in waiting.argsort()[:count]]
+def draw(
+    elements: Collection[int],
+    count: int,
+    rng: np.random.Generator,
+    weights: NDArray[np.float64] | float = 1.0,
+) -> frozenset[int]:
+    """Draw distinct elements in proportion to the weights of the sorted elements."""
+    ordered = sorted(elements)  # draws must not depend on the order of a set
+    waiting = rng.standard_exponential(len(ordered)) / weights
+    return frozenset(ordered[i] for i in waiting.argsort()[:count])
 
 
 def _generation(
     space: Space,
     parents: Sequence[Candidate],
-    known: Collection[Candidate],
+    scored: Collection[Candidate],
     epoch: int,
-    effort: EvolutionEffort,
+    effort: "ProAPO",
     rng: np.random.Generator,
 ) -> list[Candidate]:
     fresh: dict[Candidate, None] = {}
@@ -157,7 +158,7 @@ def _generation(
         for _ in range(count + _FURTHER_TRIES):
             if len(fresh) == wanted or (child := operator()) is None:
                 return
-            if child not in known and space.allows(child):
+            if child not in scored and space.allows(child):
                 fresh.setdefault(child)
 
     for parent in parents:
@@ -171,15 +172,15 @@ def _generation(
 
 Rows = NDArray[np.float32]
 
-# The same in all settings that were released.
+# The same in all released settings.
 _LOSS_WEIGHT = 10.0
-# Candidates are measured together, as many as fit into so many scores.
+# Candidates are scored in chunks of about this many logits.
 _SCORES_AT_ONCE = 4_000_000
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What classifiers achieve on the training images, one number each; top1 and top5 in percent."""
+    """Results of classifiers on the training images, arrays; top1 and top5 in percent."""
 
     fitness: NDArray[np.float64]
     top1: NDArray[np.float64]
@@ -189,16 +190,14 @@ class Measured:
 
 @dataclass
 class Fitness:
-    """The training images, and what counts: the weights are what a percent is worth.
-
-    A unit of cross-entropy is worth 10. `measured` counts the classifiers so far.
-    """
+    """The fitness function; `measured` counts the classifiers so far."""
 
     images: Rows
     labels: NDArray[np.int64]
     scale: float
     top1_weight: float
     top5_weight: float
+    redundancy: float = 0.0
     measured: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -206,22 +205,23 @@ class Fitness:
             raise LabelError("there are no images to learn from")
 
     def scores(self, rows: Rows) -> Rows:
-        """Score the images with class rows of any length: shape (n, K)."""
+        """Return the logits of the images for class rows of any length, shape (n, K)."""
         return np.asarray(self.images @ unit(rows).T * np.float32(self.scale))
 
     def of(self, rows: Rows) -> Measured:
         """Measure one classifier, shape (K, D), or several, shape (B, K, D)."""
         several = rows if rows.ndim == 3 else rows[None]
-        return self.of_changed(several[0], np.arange(several.shape[1]), several)
+        measured = self.of_changed(several[0], np.arange(several.shape[1]), several)
+        if not self.redundancy:
+            return measured
+        norms = np.array([_similarity(classes) for classes in unit(several)])
+        return replace(measured, fitness=measured.fitness + self.redundancy * norms)
 
     def of_changed(self, base: Rows, classes: NDArray[np.intp], rows: Rows) -> Measured:
-        """Measure classifiers that differ from `base`, (K, D), in a few `classes`.
-
-        `rows`, (B, g, D), are what each has there.
-        """
+        """Measure classifiers that differ from `base`, (K, D), in `rows`, (B, g, D), of some classes."""
         common = self.scores(base)
-        parts = max(1, -(-len(rows) * common.size // _SCORES_AT_ONCE))
-        chunks = np.array_split(rows, parts) if len(rows) else []
+        n_chunks = max(1, -(-len(rows) * common.size // _SCORES_AT_ONCE))
+        chunks = np.array_split(rows, n_chunks) if len(rows) else []
         measured = [self._chunk(common, classes, chunk) for chunk in chunks if len(chunk)]
         loss, rank_below_1, rank_below_5 = (
             np.concatenate([m[i] for m in measured]) if measured else np.zeros(0) for i in range(3)
@@ -243,9 +243,9 @@ class Fitness:
         highest = scores.max(axis=2)
         total = highest + np.log(np.exp(scores - highest[:, :, None]).sum(axis=2))
         losses = total - true[:, :, 0]
-        # Of equal scores the first class wins, as it does when images are classified.
-        before = np.arange(scores.shape[2]) < self.labels[:, None]
-        ranks = ((scores > true) | ((scores == true) & before)).sum(axis=2)
+        # Ties go to the first class, as in prediction.
+        earlier = np.arange(scores.shape[2]) < self.labels[:, None]
+        ranks = ((scores > true) | ((scores == true) & earlier)).sum(axis=2)
         return (
             losses.mean(axis=1, dtype=np.float64),
             (ranks < 1).mean(axis=1),
@@ -259,50 +259,49 @@ def unit(rows: Rows) -> Rows:
     return np.asarray(rows / np.maximum(lengths, np.float32(1e-12)))
 
 
-# A template far below the base could else have a weight of zero or less.
-_LEAST_WEIGHT = 1e-3
+def _similarity(rows: Rows) -> float:
+    """Return the Euclidean norm of the cosines of all pairs of classes."""
+    cosines = rows @ rows.T
+    return float(np.linalg.norm(np.triu(cosines, 1)))
+
+
+def template_variants(templates: Iterable[str], type_words: str) -> list[str]:
+    """Return the templates in lower case, and their variants with each type word.
+
+    Examples
+    --------
+    >>> template_variants(["A photo of a {c}."], "pet")[1:3]
+    ['a photo of a {c}, a type of pet.', 'a photo of a pet: {c}.']
+    """
+    variants: dict[str, None] = {}
+    for template in map(str.lower, templates):
+        variants[template] = None
+        for word in filter(None, type_words.lower().split("+")):
+            placeholder = LITERAL if LITERAL in template else "{}"
+            variants[template.replace(".", f", a type of {word}.")] = None
+            variants[template.replace(f" {placeholder}", f" {word}: {placeholder}")] = None
+            variants[template.replace("photo", word)] = None
+            variants[template.replace("photo", f"{word} photo")] = None
+    return list(variants)
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The templates of the first stage, the fitness of their mean, and how many were searched."""
+    """The templates of the first stage, the fitness of their mean, and the number searched."""
 
     templates: tuple[str, ...]
     fitness: float
     in_library: int
 
 
-def library(templates: Sequence[str], type_words: Sequence[str]) -> tuple[str, ...]:
-    """Write templates in small letters, and once more with each word for the type of the classes."""
-    small = [template.lower() for template in templates]
-    variants = list(small)
-    for word in type_words:
-        for template in small:
-            if template.endswith("."):
-                variants.append(f"{template[:-1]}, a type of {word}.")
-            variants.append(template.replace(" {}", f" {word}: {{}}"))
-            variants += [template.replace("photo", new) for new in (word, f"{word} photo")]
-    # A template without the word that is replaced comes out as it went in.
-    return tuple(dict.fromkeys(variants))
-
-
 def written(template: str, name: str) -> str:
-    """Fill a template, in small letters throughout."""
+    """Fill a template, in lower case."""
     return fill(template, name).lower()
 
 
 def falls_too_far(top1: NDArray[np.float64], base: float, n_classes: int) -> NDArray[np.bool_]:
-    """Return which candidates lose so much accuracy that they are left out of the search."""
+    """Return a mask of the candidates with too little accuracy to be searched."""
     return np.asarray(top1 <= base - (200 / n_classes + 0.1))
-
-
-def drawing_weights(
-    fitness: NDArray[np.float64], base: float, *, weighted: bool
-) -> NDArray[np.float64]:
-    """Return how likely each is drawn: all the same, or by what it is worth alone."""
-    if not weighted:
-        return np.ones(len(fitness))
-    return np.asarray(np.maximum(fitness - base + 1.0, _LEAST_WEIGHT))
 
 
 def choose_templates(
@@ -312,49 +311,40 @@ def choose_templates(
     fitness: Fitness,
     *,
     epochs: int,
-    effort: EvolutionEffort,
-    most: int | None,
-    weighted: bool,
+    effort: "ProAPO",
     rng: np.random.Generator,
 ) -> Chosen:
-    """Search for the templates whose mean is fittest.
-
-    If `most` is given, only so many are searched, those that are fittest alone. If `weighted`,
-    templates are drawn by what they are worth alone.
-    """
-    tried = [*templates, PLAIN_TEMPLATE]
+    """Search for the templates with the fittest mean."""
+    tried = [*templates, plain_template(templates)]
     texts = [written(template, name) for template in tried for name in class_names]
     rows = embed_distinct(texts, encoder).reshape(len(tried), len(class_names), -1)
     alone = fitness.of(rows)
-    kept = _prune(alone, len(class_names), most)
-    base = float(alone.fitness[-1])
-    space = Space(
-        owner=np.zeros(len(kept), dtype=np.intp),
-        weights=drawing_weights(alone.fitness[kept], base, weighted=weighted),
-    )
-    flat = rows[kept].reshape(len(kept), -1)
+    searched = _prune(alone, len(class_names))
+    if effort.most_templates is not None and len(searched) > effort.most_templates:
+        best = np.argsort(-alone.fitness[searched], kind="stable")[: effort.most_templates]
+        searched = np.sort(searched[best])
+    weights = alone.fitness[searched] - alone.fitness[-1] + 1 if effort.weighted else None
+    space = Space(owner=np.zeros(len(searched), dtype=np.intp), weights=weights)
+    flat = rows[searched].reshape(len(searched), -1)
 
     def score(candidates: Sequence[Candidate]) -> NDArray[np.float64]:
         mean = _means(candidates, flat).reshape(len(candidates), len(class_names), -1)
         return fitness.of(mean).fitness
 
-    first = rng.choice(len(kept), size=min(effort.top, len(kept)), replace=False)
+    first = rng.choice(len(searched), size=min(effort.top, len(searched)), replace=False)
     starts = [frozenset({int(i)}) for i in first]
-    best, worth = evolve(space, starts, score, epochs=epochs, effort=effort, rng=rng)
-    chosen = tuple(templates[int(kept[i])] for i in sorted(best))
-    return Chosen(chosen, worth, in_library=len(kept))
+    fittest, worth = evolve(space, starts, score, epochs=epochs, effort=effort, rng=rng)
+    chosen = tuple(templates[int(searched[i])] for i in sorted(fittest))
+    return Chosen(chosen, worth, in_library=len(searched))
 
 
-def _prune(alone: Measured, n_classes: int, most: int | None) -> NDArray[np.intp]:
-    """Leave out templates that are far worse than the base, which is the last; keep some at least."""
+def _prune(alone: Measured, n_classes: int) -> NDArray[np.intp]:
+    """Return the templates that are not far worse than the base, which is the last; at least one."""
     bad = falls_too_far(alone.top1[:-1], float(alone.top1[-1]), n_classes)
-    kept = np.flatnonzero(~bad)
-    if not len(kept):
-        kept = np.array([int(alone.fitness[:-1].argmax())])
-    if most is not None and len(kept) > most:
-        best = np.argsort(-alone.fitness[kept], kind="stable")[:most]
-        kept = np.sort(kept[best])
-    return kept
+    good = np.flatnonzero(~bad)
+    if not len(good):
+        good = np.array([int(alone.fitness[:-1].argmax())])
+    return good
 
 
 def _means(candidates: Sequence[Candidate], rows: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -1,11 +1,7 @@
 """Description files as their authors released them, one reader for each format.
 
-CuPL, GPT4Vis and AWT have ``{"class": ["sentence", …], …}`` in one JSON file and differ in their
-names. CuPL: ``*_prompts_base.json`` and ``*_prompts_full.json``, whole sentences, some with line
-breaks, many of them twice; cars have the year last, scenes a word in brackets. GPT4Vis:
-``*_20_prompts*.json``; actions are written in CamelCase, cars with the year first. AWT: files named
-after their dataset in a folder whose name begins with AWT; class names have underscores, and blank
-sentences occur.
+CuPL (``*_prompts_base.json``, ``*_prompts_full.json``), GPT4Vis (``*_20_prompts*.json``) and AWT (in a
+folder whose name begins with AWT) have ``{"class": ["sentence", …], …}`` in one JSON file.
 
 CLIP_benchmark has one level more, ``{"dataset": {"class": ["sentence", …]}}``; or templates,
 ``{"dataset": ["a photo of a {c}.", …]}``, or the list of them alone, with ``{}``.
@@ -13,25 +9,25 @@ CLIP_benchmark has one level more, ``{"dataset": {"class": ["sentence", …]}}``
 DCLIP has fragments such as "a hooked beak", put behind the class name by
 :func:`~promptboost.pool.templates.connect`.
 
-AdaptCLIPZS is a folder with one text file for each class, one sentence per line. The file is named
-after the class, with SLASH for "/", or, for ImageNet, after the WordNet number. Lines begin with "a
-pet which has …"; its authors replace those words by the class. A folder may hold files of another
-dataset.
+AdaptCLIPZS is a folder with one text file for each class, one sentence per line, named after the class,
+with SLASH for "/", or the WordNet number. In "a pet which has …", the authors replace "a pet" by the
+class.
 
-ProAPO has the released sources of one dataset, each in its file, all with the same class names: a
-folder with ``category_description/*.json`` and ``label_to_category_name.json``. Its DCLIP and
-AdaptCLIP files are read like the originals; blank sentences occur.
+ProAPO is a folder with one of these sources in each ``category_description/*.json``, and the class names in
+``label_to_category_name.json``.
 """
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from promptboost.errors import FileFormatError, PoolError, SettingError, a_type
 from promptboost.io import Stamp, file_stamp, read_json, read_text
-from promptboost.pool.readers.source import Phrase, Reader, SentenceCollector, Source
+from promptboost.pool.readers.source import Phrase, Reader, SentenceCollector, Source, is_named
 from promptboost.pool.templates import check_templates, connect
+from promptboost.pool.text import plain_name
 
 _CUPL = re.compile(r"prompts_(base|full)$", re.IGNORECASE)
 _GPT4VIS = re.compile(r"_\d+_prompts(_|$)", re.IGNORECASE)
@@ -59,18 +55,18 @@ def _from_mapping(
         raise FileFormatError(
             f'{path} holds {a_type(loaded)}; it should be {{"class": ["sentence", …]}}'
         )
-    collector = SentenceCollector(str(path))
+    collector = SentenceCollector()
     for entry, sentences in loaded.items():
         if isinstance(entry, str) and " ".join(entry.split()) in collector.sentences:
             raise FileFormatError(
                 f"{path}: {' '.join(entry.split())!r} occurs twice; join the two lists"
             )
-        collector.add(entry, sentences)
+        collector.add(entry, sentences, path)
     return collector.source(name, kind, path, phrase=phrase)
 
 
 def _has_templates(listed: object) -> bool:
-    """Tell whether a JSON value is a list of sentences with a place for the class name."""
+    """Return whether a JSON value is a list of sentences with a placeholder for the class name."""
     return (
         isinstance(listed, list)
         and bool(listed)
@@ -78,37 +74,41 @@ def _has_templates(listed: object) -> bool:
     )
 
 
-def _is_json(path: Path) -> bool:
-    return path.suffix.lower() == ".json"
-
-
-def _read_cupl(path: Path, dataset: str | None) -> tuple[Source, ...]:
-    named = _CUPL.search(path.stem)
-    return (read_mapping(path, f"cupl_{named[1].lower()}" if named else "cupl", "cupl"),)
-
-
-def _is_awt(path: Path) -> bool:
-    folders = path.resolve().parts[:-1]
-    return _is_json(path) and any(
-        folder == "AWT" or folder.startswith("AWT_") for folder in folders
+def _json_reader(
+    kind: str,
+    recognizes: Callable[[Path], bool],
+    *,
+    name: Callable[[Path], str] | None = None,
+    phrase: Phrase | None = None,
+) -> Reader:
+    """Return a reader of JSON files with sentences by class; `name` gives that of the source."""
+    return Reader(
+        kind,
+        lambda path: path.suffix.lower() == ".json" and recognizes(path),
+        lambda path, _: (read_mapping(path, name(path) if name else kind, kind, phrase),),
     )
 
 
-def _read_awt(path: Path, dataset: str | None) -> tuple[Source, ...]:
+def _awt_name(path: Path) -> str:
     folders = {folder.lower() for folder in path.resolve().parts}
     shots = next((s for s in ("zero_shot", "few_shot") if f"awt_{s}" in folders), None)
-    return (read_mapping(path, f"awt_{shots}" if shots else "awt", "awt"),)
+    return f"awt_{shots}" if shots else "awt"
 
 
-CUPL = Reader(
-    "cupl", lambda path: _is_json(path) and _CUPL.search(path.stem) is not None, _read_cupl
+CUPL = _json_reader(
+    "cupl",
+    lambda path: _CUPL.search(path.stem) is not None,
+    name=lambda path: "_".join(["cupl", *_CUPL.findall(path.stem)]).lower(),
 )
-GPT4VIS = Reader(
-    "gpt4vis",
-    lambda path: _is_json(path) and _GPT4VIS.search(path.stem) is not None,
-    lambda path, _: (read_mapping(path, "gpt4vis", "gpt4vis"),),
+GPT4VIS = _json_reader("gpt4vis", lambda path: _GPT4VIS.search(path.stem) is not None)
+AWT = _json_reader(
+    "awt",
+    lambda path: any(re.match(r"AWT(_|$)", folder) for folder in path.resolve().parts[:-1]),
+    name=_awt_name,
 )
-AWT = Reader("awt", _is_awt, _read_awt)
+DCLIP = _json_reader(
+    "dclip", lambda path: path.stem.lower().startswith("descriptors"), phrase=connect
+)
 
 
 _KIND = "clip_benchmark"
@@ -119,13 +119,16 @@ def _is_clip_benchmark(path: Path) -> bool:
     if path.suffix.lower() != ".json" or not path.is_file():
         return False
     loaded = json_of(path)
-    # A list without templates is no source either: reading it says so.
+    # Reading a list without templates raises an error.
     return isinstance(loaded, list) or _has_shape(loaded)
 
 
 def _has_shape(loaded: Any) -> bool:
     if isinstance(loaded, dict) and loaded:
-        return all(isinstance(value, dict) or _has_templates(value) for value in loaded.values())
+        return all(
+            (isinstance(value, dict) and not is_named(value)) or _has_templates(value)
+            for value in loaded.values()
+        )
     return _has_templates(loaded)
 
 
@@ -160,20 +163,13 @@ def _templates(listed: list[Any], path: Path, name: str) -> Source:
     if not _has_templates(listed):
         raise FileFormatError(
             f"{path} is a list without {{}} in every text. Class names? They go to --classes. "
-            "Sentences? They need to say of which class they are"
+            "Sentences? They need the name of their class"
         )
-    templates = check_templates(text.replace("{c}", "{}") for text in listed)
+    templates = check_templates(listed)
     return Source(name, _KIND, path, {}, templates=templates)
 
 
 CLIP_BENCHMARK = Reader(_KIND, _is_clip_benchmark, _read_clip_benchmark)
-
-
-DCLIP = Reader(
-    "dclip",
-    lambda path: path.suffix.lower() == ".json" and path.stem.lower().startswith("descriptors"),
-    lambda path, _: (read_mapping(path, "dclip", "dclip", phrase=connect),),
-)
 
 
 _TEXT_FILE = ".txt"
@@ -188,7 +184,7 @@ def name_class(class_name: str, line: str) -> str:
         return line
     # After a comma "that" is no longer English.
     connector = "which" if start[1].lower() == "that" else start[1].lower()
-    return f"{class_name.replace('_', ' ')}, {connector} {line[start.end() :]}"
+    return f"{plain_name(class_name)}, {connector} {line[start.end() :]}"
 
 
 def _unquoted(line: str) -> str:
@@ -208,11 +204,12 @@ def _read_adaptclip(path: Path, dataset: str | None) -> tuple[Source, ...]:
     texts = [file for file in files if file.suffix == _TEXT_FILE and not file.name.startswith(".")]
     if not texts:
         raise FileFormatError(f"{path} holds no file <class>{_TEXT_FILE}, one sentence a line")
-    collector = SentenceCollector(str(path))
+    collector = SentenceCollector()
     for file in texts:
         # A line end after the last sentence is no blank sentence.
-        collector.add(file.stem, map(_unquoted, read_text(file).rstrip("\r\n").split("\n")))
-    stray = [file.name for file in files if file not in texts]
+        lines = read_text(file).rstrip("\r\n").split("\n")
+        collector.add(file.stem, map(_unquoted, lines), path)
+    stray = tuple(file.name for file in files if file not in texts)
     name = f"adaptclip:{path.name}"
     return (collector.source(name, "adaptclip", path, phrase=name_class, stray=stray),)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeGuard
 
 from promptboost.errors import FileFormatError, PoolError, a_type
 from promptboost.pool.templates import fill
@@ -23,14 +23,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Source:
-    """One file or folder of sentences, read.
-
-    Examples
-    --------
-    >>> source = Source("mine", "plain", Path("mine.json"), {"owl": ("large round eyes",)})
-    >>> source.texts(["owl"], "barn_owl")
-    ['large round eyes']
-    """
+    """One file or folder of sentences, read."""
 
     name: str  # the source of its prompts
     kind: str  # the format it was read in
@@ -41,9 +34,12 @@ class Source:
     blank: Mapping[str, int] = field(default_factory=dict)  # blank sentences left out, by name
     skipped: tuple[Skipped, ...] = ()  # sentences left out for their control characters
     stray: tuple[str, ...] = ()  # files of a folder that are not of its format
+    phrases: Mapping[str, str] = field(
+        default_factory=dict
+    )  # noun phrases, by the names of the file
 
     def texts(self, entries: Iterable[str], class_name: str) -> list[str]:
-        """Return the sentences a class gets from its entries, in order."""
+        """Return the sentences of a class from its entries, in order."""
         filled = [fill(template, class_name) for template in self.templates]
         sentences = [sentence for entry in entries for sentence in self.sentences[entry]]
         if self.phrase is not None:
@@ -65,25 +61,36 @@ class Reader:
     takes: Literal["file", "folder", "both"] = "file"
 
 
+def is_named(entry: object) -> TypeGuard[Mapping[str, Any]]:
+    """Return whether the value of a class has a noun phrase besides its sentences."""
+    return isinstance(entry, Mapping) and isinstance(entry.get("name"), str)
+
+
 class SentenceCollector:
-    """Collects the sentences of a file; counts those that are blank, lists those that are damaged.
+    """Collects the sentences of a file; counts blank ones and lists those with control characters."""
 
-    Released files hold blank lines and, rarely, control characters.
-    """
-
-    def __init__(self, where: str) -> None:
+    def __init__(self) -> None:
         self.sentences: dict[str, list[str]] = {}
         self.blank: dict[str, int] = {}
         self.skipped: list[Skipped] = []
-        self._where = where
+        self.phrases: dict[str, str] = {}
 
-    def add(self, entry: object, sentences: object, at: str = "") -> None:
-        """Add the sentences of one name; they follow those added before."""
-        where = f"{self._where}, {at}" if at else self._where
+    def add(self, entry: object, sentences: object, where: str | Path) -> None:
+        """Append sentences to those of a name; `where` is used in errors.
+
+        A mapping ``{"name": "a pug dog", "sentences": […]}`` also has a noun phrase for the class.
+        """
         try:
             name = clean(entry, where="a class name")
+            phrase = clean(sentences["name"], where="a name") if is_named(sentences) else None
         except PoolError as error:
             raise FileFormatError(f"{where}: {error}") from error
+        if is_named(sentences) and phrase is not None:
+            if (earlier := self.phrases.setdefault(name, phrase)) != phrase:
+                raise FileFormatError(
+                    f"{where}: the class {name!r} has two names, {earlier!r} and {phrase!r}; remove one"
+                )
+            sentences = sentences.get("sentences", [])
         if not is_listed(sentences):
             raise FileFormatError(
                 f"{where}: the class {name!r} needs a list of sentences, not "
@@ -102,25 +109,16 @@ class SentenceCollector:
             except PoolError as error:
                 self.skipped.append(Skipped(name, str(error)))
 
-    def source(
-        self,
-        name: str,
-        kind: str,
-        path: Path,
-        *,
-        phrase: Phrase | None = None,
-        stray: Iterable[str] = (),
-    ) -> Source:
-        """Return the source with everything that was added."""
+    def source(self, name: str, kind: str, path: Path, **more: Any) -> Source:
+        """Return the source with everything that was added, and `more` of its fields."""
         if not self.sentences:
-            raise FileFormatError(f"{self._where} holds no classes")
+            raise FileFormatError(f"{path} holds no classes")
+        sentences = {entry: tuple(texts) for entry, texts in self.sentences.items()}
+        skipped = tuple(self.skipped)
         return Source(
-            name=name,
-            kind=kind,
-            path=path,
-            sentences={entry: tuple(texts) for entry, texts in self.sentences.items()},
-            phrase=phrase,
+            *(name, kind, path, sentences),
             blank=self.blank,
-            skipped=tuple(self.skipped),
-            stray=tuple(stray),
+            skipped=skipped,
+            phrases=self.phrases,
+            **more,
         )

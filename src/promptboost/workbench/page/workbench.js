@@ -4,7 +4,7 @@
 
 const $ = (id) => document.getElementById(id);
 const POLL = 2000;
-const FRESH = "Open the address that the command printed: it holds the key to this page.";
+const FRESH = "Open the address that the command printed; it contains the access token.";
 
 const given = () => (location.hash.match(/^#token=(.+)$/) || [])[1];
 const token = given() || sessionStorage.getItem("token") || "";
@@ -42,7 +42,7 @@ function el(tag, properties = {}, ...children) {
 const fill = (node, ...children) => node.replaceChildren(...children.filter((child) => child !== null));
 const button = (text, key, click, properties = {}) =>
   el("button", { type: "button", key, textContent: text, on: { click }, ...properties });
-const percent = (share) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(1)} %`);
+const percent = (share) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(1)}%`);
 const signed = (number, digits = 1) => {
   const text = Math.abs(number).toFixed(digits);
   return Number(text) === 0 ? "±0" : (number > 0 ? "+" : "−") + text;
@@ -50,6 +50,9 @@ const signed = (number, digits = 1) => {
 const points = (before, after) =>
   before === null || after === null ? "" : `${signed(100 * (after - before))} points`;
 const tone = (number) => (number > 1e-9 ? "good" : number < -1e-9 ? "bad" : "");
+const UNMEASURED = "Needs held-out images: this run was fitted on all of its images.";
+const onImages = ({ held_out, images }) => held_out ? `all ${images} held-out images` : count(images, "cross-validated training image");
+const isMeasured = () => state.effect.images + state.effect.left_out > 0;
 const count = (number, one, many = `${one}s`) => `${number} ${number === 1 ? one : many}`;
 
 function notice(text, calm = false) {
@@ -73,7 +76,7 @@ async function ask(path, body, headers = {}) {
   } catch {
     lost = true;
     const run = state ? state.run : "RUN";
-    throw new Error(`The workbench does not answer. Your edits are kept: start it again with promptboost workbench ${run}`);
+    throw new Error(`Cannot reach the workbench. Your edits are stored; start it again with promptboost workbench ${run}`);
   }
   if (reply.status === 401) throw new Error(`The workbench was restarted, or this address is not valid. ${FRESH}`);
   if (reply.ok && !(reply.headers.get("content-type") || "").includes("json")) return reply.blob();
@@ -97,7 +100,7 @@ function change(path, body = {}, then = () => {}) {
     } catch (error) {
       if (error.status === 409) {
         show(await ask("/api/state"));
-        notice("The draft was edited in another window. This is the newest: look at it, then repeat what you did.");
+        notice("The draft was edited in another window. This is its current state; repeat your edit if it is still needed.");
       } else notice(error.message);
       return error;
     } finally {
@@ -141,9 +144,10 @@ function askReasons() {
     const found = await ask("/api/reasons");
     if (found.revision !== state.revision) return;
     reasons = found;
-    // In place: a share that is being typed, or marked to be typed over, is not drawn anew.
-    for (const showReason of sentenceReasons) showReason();
-    keepFocus(() => { showHarm(); showMixed(); });
+    // In place while a weight has the focus: the order of the sentences stays.
+    const editing = document.activeElement && document.activeElement.type === "number";
+    if (editing) for (const showReason of sentenceReasons) showReason();
+    keepFocus(() => { if (!editing) showSentences(); showHarm(); showMixed(); });
   }), 150);
 }
 
@@ -190,33 +194,36 @@ function keepFocus(draw) {
 
 function showFigures() {
   const { effect, step } = state;
-  document.title = `${percent(effect.after)} · ${state.run} · workbench`;
+  const shown = isMeasured() ? effect.after : state.fit.accuracy;
+  document.title = `${percent(shown)} · ${state.run} · workbench`;
   $("run").textContent = state.run;
   const number = state.classes.reduce((sum, item) => sum + item.sentences.length, 0);
   $("about").textContent = [state.encoder, count(state.classes.length, "class", "classes"), count(number, "sentence")].join(" · ");
-  $("accuracy").textContent = percent(effect.after);
+  $("accuracy").textContent = percent(shown);
   const delta = (effect.after || 0) - (effect.before || 0);
-  $("delta").textContent = state.undo ? points(effect.before, effect.after) || "not measured" : "the run as it is";
+  $("delta").textContent = state.undo ? points(effect.before, effect.after) || "not measured" : "no edits yet";
   $("delta").className = tone(delta);
   const parts = [`${percent(effect.before)} before`, `${count(effect.changed, "image")} changed`];
-  if (effect.changed) parts.push(`${effect.right} now right`, `${effect.wrong} now wrong`);
+  if (effect.changed) parts.push(`${effect.mended} now right`, `${effect.broken} now wrong`);
   if (effect.left_out) parts.push(`${count(effect.left_out, "image")} of dropped classes left out`);
-  $("summary").textContent = state.undo ? parts.join(" · ") : `on ${count(effect.images, "held-out image")}`;
-  const paying = effect.paying.map((item) => `${item.name} ${signed(100 * (item.after - item.before))}`);
-  if (effect.more_paying) paying.push(`${effect.more_paying} more`);
+  $("summary").textContent = !isMeasured() ? `${state.fit.images ? `at the fit, on ${onImages(state.fit)}. ` : ""}Edits are not measured: there are no held-out images.`
+    : state.undo ? parts.join(" · ") : `on ${count(effect.images, "held-out image")}`;
+  const losing = effect.classes.filter((item) => item.after < item.before).sort((a, b) => (a.after - a.before) - (b.after - b.before));
+  const paying = losing.slice(0, 6).map((item) => `${item.class} ${signed(100 * (item.after - item.before))}`);
+  if (losing.length > 6) paying.push(`${losing.length - 6} more`);
   $("paying").textContent = paying.length ? `classes that lose: ${paying.join(", ")}` : "";
   $("told").textContent = step
-    ? `last edit: ${step.message}: ${points(step.before, step.after)}, ${count(step.changed, "image")} changed` : "";
+    ? `last edit: ${step.message}` + (isMeasured() ? `: ${points(step.before, step.after)}, ${count(step.changed, "image")} changed` : "") : "";
   showLooks();
   $("undo").disabled = !state.undo;
   $("redo").disabled = !state.redo;
   $("save").disabled = !state.undo || state.saved !== null;
-  $("save").textContent = state.saved ? `Saved as ${state.saved}` : "Save as a new version…";
+  $("save").textContent = state.saved ? `Saved as ${state.saved}` : "Save version…";
 }
 
 function showLooks() {
-  $("looks").textContent = `${count(state.looks, "look")} at these ${state.effect.images + state.effect.left_out} images; a third of the ` +
-    "held-out images is kept back for evaluate --held-out --final.";
+  $("looks").textContent = !isMeasured() ? "" : `Measured ${count(state.looks, "time")} on these ${state.effect.images + state.effect.left_out} held-out images. Another third is reserved for a ` +
+    "final evaluation under Versions; the report of the run uses all of them, so its accuracy differs.";
 }
 
 function ordered() {
@@ -237,8 +244,8 @@ function showClasses() {
     const made = button("", `class:${item.name}`, () => select(item.name));
     made.append(
       el("span", { class: "line" }, el("span", { class: "name", textContent: item.name }),
-        el("span", { class: tone(delta), textContent: item.count ? `${(100 * item.after).toFixed(0)} %${change_}` : "no images" })),
-      bar);
+        el("span", { class: tone(delta), textContent: item.count ? `${(100 * item.after).toFixed(0)}%${change_}` : isMeasured() ? "no images" : "" })),
+      isMeasured() ? bar : "");
     if (item.name === selected) made.setAttribute("aria-current", "true");
     return el("li", {}, made);
   }));
@@ -252,7 +259,7 @@ function select(name, sentence = null) {
   const list = $("class-list"), mine = list.querySelector("[aria-current]");
   if (mine) list.scrollTop = Math.max(Math.min(list.scrollTop, mine.offsetTop), mine.offsetTop + mine.offsetHeight - list.clientHeight);
   if (sentence !== null) {
-    const row = document.querySelector("#sentence-list .shown");
+    const row = document.querySelector(".sentence-list .shown");
     if (row) { row.scrollIntoView({ block: "center" }); row.querySelector("input").focus({ preventScroll: true }); }
   } else if (matchMedia("(max-width: 700px)").matches) $("sentences").scrollIntoView();
 }
@@ -260,14 +267,14 @@ function select(name, sentence = null) {
 function influence(name, text) {
   if (!reasons) return el("span", { textContent: "…" });
   const counts = (reasons.sentences[name] || {})[text];
-  if (counts === undefined) return null;
-  if (counts === null) return el("span", { textContent: "the only sentence of a round: reword it, or add another first" });
+  if (counts === undefined || counts && !isMeasured()) return null;
+  if (counts === null) return el("span", { textContent: "the only sentence: reword it, or add another one first" });
   const [mended, broken, changed] = counts;
-  if (!changed) return el("span", { textContent: "without it nothing changes" });
-  if (!mended && !broken) return el("span", { textContent: "without it only wrong answers change" });
-  const title = `Without it ${count(mended, "image")} would become right and ${broken} wrong.`;
+  if (!changed) return el("span", { textContent: "no effect" });
+  if (!mended && !broken) return el("span", { textContent: "changes wrong predictions only" });
+  const title = `Without this sentence, ${count(mended, "image")} would become right and ${broken} wrong.`;
   return el("span", { class: tone(broken - mended), title },
-    `without it +${mended} / −${broken} images`);
+    `removing it: ${mended} more right, ${broken} more wrong`);
 }
 
 /** For each sentence that is shown: draws what would be without it. */
@@ -277,17 +284,24 @@ function showSentences() {
   sentenceReasons = [];
   const item = state.classes.find((one) => one.name === selected);
   $("class-title").textContent = item.name;
-  const figures = item.count ? `${percent(item.after)} of ${count(item.count, "image")} right` : "no held-out images of this class";
+  const figures = item.count ? `${percent(item.after)} of ${count(item.count, "image")} right` : isMeasured() ? "no held-out images of this class" : "";
   const delta = item.count && item.after !== item.before ? `, ${points(item.before, item.after)}` : "";
   const was = item.was !== null && item.was !== item.name ? ` · ${item.was} in the run` : "";
   $("class-figures").textContent = figures + delta + was;
   $("drop").disabled = state.classes.length < 3;
-  fill($("sentence-list"), ...item.sentences.map((one) => {
+  const effects = (reasons && reasons.sentences[item.name]) || {};
+  const use = (one) => { const counts = effects[one.text]; return counts ? counts[1] - counts[0] : 0; };
+  const rows = [...item.sentences].sort((a, b) => use(b) - use(a));
+  const isQuiet = (one) => isMeasured() && Boolean(effects[one.text]) && !effects[one.text][2] && !one.pinned && one.text !== shownSentence;
+  const quiet = rows.filter(isQuiet);
+  $("quiet").hidden = !quiet.length;
+  $("quiet-title").textContent = `${count(quiet.length, "sentence")} without effect on the images shown`;
+  const row = (one) => {
     const key = `share:${one.text}`;
     const share = el("input", {
       type: "number", min: "0.1", max: "99", step: "any", key,
       value: typed && typed.key === key ? typed.value : (100 * one.share).toFixed(1),
-      "aria-label": `Share of “${one.text}” in ${item.name}, in percent`, disabled: item.sentences.length === 1,
+      "aria-label": `Weight of “${one.text}” in ${item.name}, in percent`, disabled: item.sentences.length === 1,
     });
     const commit = () => {
       if (drawing || !typed || typed.key !== key) return;
@@ -315,12 +329,15 @@ function showSentences() {
       el("div", {}, el("span", { class: "unit" }, share, "%"), el("div", { class: "share", vars: { share: one.share } }, el("i"))),
       el("div", {}, el("div", { textContent: one.text }), el("div", { class: "meta" },
         one.was === null && item.was !== null ? el("span", { class: "tag", textContent: "new" }) : null,
+        one.pinned ? el("span", { class: "tag", textContent: "added by hand" }) : null,
         one.was !== null && Math.abs(one.was - one.share) > 5e-4 ? el("span", { textContent: `was ${percent(one.was)}` }) : null,
         without)),
       el("div", { class: "tools" },
         button("Reword", `reword:${one.text}`, () => reword(item.name, one.text), { class: "quiet", "aria-label": `Reword “${one.text}”` }),
         remove));
-  }));
+  };
+  fill($("sentence-list"), ...rows.filter((one) => !isQuiet(one)).map(row));
+  fill($("quiet-list"), ...quiet.map(row));
 }
 
 function thumbnail(image, alt) {
@@ -334,13 +351,12 @@ function thumbnail(image, alt) {
   return node;
 }
 
-function flipGroups(flips, figures, kind, most) {
-  const groups = [["wrong", "Now wrong", figures.wrong], ["right", "Now right", figures.right],
-    ["other", "Wrong as before, another way", figures.changed - figures.right - figures.wrong]];
-  return groups.filter(([name]) => flips[name].length).map(([name, title, number]) => el("div", {},
+function flipGroups({ flips, changed, mended, broken }, kind, most) {
+  const groups = [["wrong", "Now wrong", broken], ["right", "Now right", mended], ["other", "Still wrong", changed - mended - broken]];
+  return groups.filter(([, , number]) => number).map(([name, title, number]) => el("div", {},
     el("h3", { class: name === "wrong" ? "bad" : name === "right" ? "good" : "", textContent: `${title}: ${number}` }),
-    el("ul", { class: "thumbs" }, ...flips[name].slice(0, most).map((flip) => {
-      const made = button("", `${kind}:${flip.image}`, () => explain({ image: flip.image }, null), { title: `${flip.image}: why?` });
+    el("ul", { class: "thumbs" }, ...flips.filter((flip) => flip.becomes === name).slice(0, most).map((flip) => {
+      const made = button("", `${kind}:${flip.image}`, () => explain({ image: flip.image }, null), { title: `Explain ${flip.image}` });
       made.append(thumbnail(flip.image, ""), el("span", { class: "soft", textContent: `is ${flip.label}` }), el("br"),
         el("span", { textContent: `${flip.before} → ${flip.after}` }));
       return el("li", {}, made);
@@ -348,9 +364,9 @@ function flipGroups(flips, figures, kind, most) {
 }
 
 function showFlips() {
-  const groups = flipGroups(state.effect.flips, state.effect, "flip", 12);
-  fill($("flip-list"), ...(groups.length ? groups : [el("p", { class: "soft small", textContent: state.undo
-    ? "No image has another answer than in the run." : "Edit a sentence: the images that get another answer are shown here." })]));
+  const groups = flipGroups(state.effect, "flip", 12);
+  fill($("flip-list"), ...(groups.length ? groups : [el("p", { class: "soft small", textContent: !isMeasured() ? UNMEASURED : state.undo
+    ? "No prediction differs from the run." : "Edit a sentence to see the images whose predictions change." })]));
 }
 
 function showHarm() {
@@ -364,44 +380,44 @@ function showHarm() {
   fill($("harm-list"), ...(found.length ? found.slice(0, 8).map((one) => el("li", {},
     el("div", { class: "row" },
       el("div", {}, button(one.text, `harm:${one.name}:${one.text}`, () => select(one.name, one.text), { class: "link" }),
-        el("div", { class: "meta" }, el("span", { textContent: one.name }), el("span", { class: "bad", textContent: `without it +${one.mended} / −${one.broken}` }))),
+        el("div", { class: "meta" }, el("span", { textContent: one.name }), el("span", { class: "bad", textContent: `removing it: +${one.mended} / −${one.broken}` }))),
       button("Remove", `unharm:${one.name}:${one.text}`, () => edit({ kind: "remove", class: one.name, sentence: one.text }),
         { "aria-label": `Remove “${one.text}” from ${one.name}` }))))
-    : [el("li", { class: "soft", textContent: reasons ? "There is none." : "…" })]));
+    : [el("li", { class: "soft", textContent: !isMeasured() ? UNMEASURED : reasons ? "None." : "…" })]));
 }
 
 function showMixed() {
-  const hint = state.model ? `${state.model} is asked for sentences that tell two classes apart.`
+  const hint = !isMeasured() ? "" : state.model ? `${state.model} can suggest sentences that distinguish two classes.`
     : `For sentences from a language model, start with: promptboost workbench ${state.run} --model NAME --base-url URL`;
   $("mixed-note").textContent = hint;
   const pairs = reasons ? reasons.confusions : [];
   fill($("mixed-list"), ...(pairs.length ? pairs.slice(0, 8).map((pair) => {
     const blamed = pair.sentences[0];
     const mine = grown && grown.one === pair.true && grown.other === pair.answered;
-    const grow_ = button(mine && grown.asking ? "Asking …" : "Grow", `grow:${pair.true}:${pair.answered}`, () => grow(pair.true, pair.answered),
-      { disabled: Boolean(grown && grown.asking), "aria-label": `Grow: ask for sentences that tell ${pair.true} from ${pair.answered}`, title: hint });
+    const grow_ = button(mine && grown.asking ? "Requesting …" : "Suggest", `grow:${pair.true}:${pair.answered}`, () => grow(pair.true, pair.answered),
+      { disabled: Boolean(grown && grown.asking), "aria-label": `Suggest sentences that distinguish ${pair.true} from ${pair.answered}`, title: hint });
     return el("li", {}, el("div", { class: "row" },
-      el("div", {}, el("div", {}, el("strong", { textContent: pair.true }), " taken for ", el("strong", { textContent: pair.answered }), `: ${count(pair.count, "image")}`),
-        blamed ? el("div", { class: "meta" }, el("span", {}, "most to blame: ",
-          button(blamed.text, `blame:${blamed.class}:${blamed.text}`, () => select(blamed.class, blamed.text), { class: "link" }))) : null,
+      el("div", {}, el("div", {}, el("strong", { textContent: pair.true }), " predicted as ", el("strong", { textContent: pair.answered }), `: ${count(pair.count, "image")}`),
+        blamed ? el("div", { class: "meta" }, el("span", {}, "main cause: ",
+          button(blamed.prompt, `blame:${blamed.class}:${blamed.prompt}`, () => select(blamed.class, blamed.prompt), { class: "link" }))) : null,
         el("div", { class: "minis" }, ...pair.images.map((image) => {
-          const why = `${image}: why ${pair.answered}?`;
+          const why = `Explain ${image}`;
           const made = button("", `mini:${image}`, () => explain({ image }, null), { title: why, "aria-label": why });
           made.append(thumbnail(image, ""));
           return made;
         }))),
       grow_), mine && grown.items ? suggestions() : null);
-  }) : [el("li", { class: "soft", textContent: reasons ? "No class is taken for another." : "…" })]));
+  }) : [el("li", { class: "soft", textContent: !isMeasured() ? UNMEASURED : reasons ? "No confusions." : "…" })]));
 }
 
 function suggestions() {
-  if (!grown.items.length) return el("p", { class: "suggested soft", textContent: "Nothing new: these sentences are there already." });
+  if (!grown.items.length) return el("p", { class: "suggested soft", textContent: "No new sentences." });
   return el("ul", { class: "suggested" }, ...grown.items.map((item) => el("li", { class: "row" },
     el("div", {}, el("div", { textContent: item.text }), el("div", { class: "meta" }, el("span", { textContent: `for ${item.class}` }),
-      el("span", { class: tone(item.after - item.before), textContent: `would bring ${points(item.before, item.after)}: ${percent(item.after)}, ${item.right} now right, ${item.wrong} now wrong` }))),
-    button("Take", `take:${item.text}`, () => edit({ kind: "add", class: item.class, sentence: item.text, share: item.share }, () => {
+      el("span", { class: tone(item.after - item.before), textContent: `${points(item.before, item.after)} (${percent(item.after)}): ${item.mended} now right, ${item.broken} now wrong` }))),
+    button("Add", `take:${item.text}`, () => edit({ kind: "add", class: item.class, sentence: item.text, share: item.share }, () => {
       grown.items = grown.items.filter((one) => one !== item);
-    }), { "aria-label": `Take “${item.text}”` }))));
+    }), { "aria-label": `Add “${item.text}”` }))));
 }
 
 async function grow(one, other) {
@@ -453,26 +469,25 @@ async function take(file) {
 
 function showExplanation() {
   const { why, url } = explained;
-  const parts = why.contributions.map((item) => ({ value: item.value, of: item.class, text: item.prompt, share: item.weight }));
-  if (why.left_out) parts.push({ value: why.others, text: `${why.left_out} other sentences together` });
-  if (why.residual) parts.push({ value: why.residual, text: "the residual: what words did not say" });
-  const widest = Math.max(...parts.map((part) => Math.abs(part.value)), 1e-9);
-  const verdict = why.label === null ? null : el("span", { class: why.answer === why.label ? "good" : "bad", textContent: why.answer === why.label ? "right" : `wrong: it is ${why.label}` });
-  const choice = el("select", { key: "against", "aria-label": "Compare the answer with" },
+  const terms = why.groups.flatMap((group) => group.contributions || [group]);
+  const widest = Math.max(...terms.map((term) => Math.abs(term.value)), 1e-9);
+  const row = (term) => el("li", {}, el("span", { class: "num", textContent: signed(term.value, 2) }),
+    el("span", { class: "lean", vars: { size: Math.abs(term.value) / widest } }, el("i", { class: term.value > 0 ? "for" : "against" })),
+    term.prompt ? button(term.prompt, `why:${term.class}:${term.prompt}`, () => select(term.class, term.prompt), { class: "link" })
+      : el("span", { textContent: term.note || `${term.count || 1} more` }));
+  const verdict = why.label === null ? null : el("span", { class: why.answer === why.label ? "good" : "bad", textContent: why.answer === why.label ? "right" : `wrong, label ${why.label}` });
+  const choice = el("select", { key: "against", "aria-label": "Compare with class" },
     el("option", { value: "", textContent: `rather than ${why.against}` }),
     ...state.classes.filter((item) => item.name !== why.answer && item.name !== why.against).map((item) => el("option", { value: item.name, textContent: item.name })));
   choice.addEventListener("change", () => { against = choice.value; explainAgain(); });
   const head = el("div", { class: "why" },
     url ? el("img", { src: url, alt: "" }) : thumbnail(why.image, ""),
     el("div", {}, el("div", {}, el("strong", { textContent: why.answer }), ` ${percent(why.probability)}`), el("div", { class: "meta" }, verdict),
-      choice, el("div", { class: "meta", textContent: `${percent(why.against_probability)}, ahead by ${why.margin.toFixed(2)}` })));
-  const list = el("ol", { "aria-label": `What each sentence adds to the lead of ${why.answer} over ${why.against}` }, ...parts.map((part) => el("li", {},
-    el("span", { class: "num", textContent: signed(part.value, 2) }),
-    el("span", { class: "lean", vars: { size: Math.abs(part.value) / widest } }, el("i", { class: part.value > 0 ? "for" : "against" })),
-    el("span", {}, part.of ? button(part.text, `why:${part.of}:${part.text}`, () => select(part.of, part.text), { class: "link" }) : part.text,
-      part.of ? el("span", { class: "of", textContent: ` ${part.of}` }) : null))));
+      choice, el("div", { class: "meta", textContent: `${percent(why.against_probability)}, margin ${why.margin.toFixed(2)}` })));
+  const list = el("ol", { "aria-label": `What each sentence adds to the margin of ${why.answer} over ${why.against}` }, ...why.groups.flatMap((group) => [
+    el("li", { class: "head" }, el("strong", { textContent: group.title })), ...(group.contributions || [group]).map(row)]));
   $("spoken").textContent = `${why.image}: ${why.answer} rather than ${why.against}, ${percent(why.probability)} against ${percent(why.against_probability)}`;
-  keepFocus(() => fill($("explanation"), head, el("p", { class: "meta small", textContent: `${why.image}` }), list,
+  keepFocus(() => fill($("explanation"), head, el("p", { class: "meta small", textContent: `${why.image}` }), el("p", { class: "soft small", textContent: why.reading }), list,
     why.changes.length ? el("ul", { class: "told" }, ...why.changes.map((line) => el("li", { textContent: line }))) : null));
 }
 
@@ -481,9 +496,12 @@ function showExplanation() {
 function showVersions() {
   fill($("version-list"), ...(state.versions.length ? state.versions.map((one) => el("li", {},
     el("strong", { textContent: one.name }), " ", el("span", { class: "soft", textContent:
-      [one.date.replace("T", " ").slice(0, 16), percent(one.accuracy), count(one.changes, "edit"), one.reason].filter(Boolean).join(" · ") })))
-    : [el("li", { class: "soft", textContent: "No version is saved yet. A version is a run of its own, beside this one." })]));
-  const names = [["run", `${state.run}, as it was`], ...state.versions.map((one) => [one.name, one.name]), ["draft", "the draft"]];
+      [one.date.replace("T", " ").slice(0, 16), "after" in one ? percent(one.after) : "", count(one.changes, "edit"), one.reason].filter(Boolean).join(" · ") }),
+    el("div", { class: "tools" },
+      button("Refit residual", `refit:${one.name}`, () => measure("refit", one.name), { title: "Fit the residual again with the edited sentences" }),
+      isMeasured() ? button("Final evaluation", `final:${one.name}`, () => measure("final", one.name), { title: "Evaluate on the reserved held-out images" }) : "")))
+    : [el("li", { class: "soft", textContent: "No saved versions. Each version is a run folder next to this one." })]));
+  const names = [["run", `${state.run} (original)`], ...state.versions.map((one) => [one.name, one.name]), ["draft", "current edits"]];
   for (const [id, first] of [["before", "run"], ["after", "draft"]]) {
     const chosen = $(id).value || first;
     fill($(id), ...names.map(([value, textContent]) => el("option", { value, textContent })));
@@ -495,6 +513,16 @@ function showVersions() {
   }
 }
 
+/** Refit a version, or evaluate it on the reserved images. */
+async function measure(path, name) {
+  notice(path === "refit" ? `Refitting ${name} …` : `Evaluating ${name} …`, true);
+  await quietly(async () => {
+    const answer = await ask(`/api/${path}`, { name });
+    const where = path === "refit" ? onImages(answer) : `the ${answer.images} reserved images, evaluated ${count(answer.looks, "time")} so far`;
+    notice(`${name}: ${percent(answer.accuracy)} on ${where}.`, true);
+  });
+}
+
 async function compare() {
   await quietly(async () => {
     comparison = await ask("/api/compare", { before: $("before").value, after: $("after").value });
@@ -504,10 +532,10 @@ async function compare() {
 }
 
 function showComparison() {
-  const { effect, classes, difference } = comparison;
+  const { effect, difference } = comparison;
   const table = el("table", {}, el("thead", {}, el("tr", {}, ...["", "before", "after", ""].map((text) => el("th", { scope: "col", textContent: text })))),
-    el("tbody", {}, ...[{ name: "all", before: effect.before, after: effect.after }, ...classes].map((item) => el("tr", {},
-      el("th", { scope: "row", textContent: item.name }), el("td", { class: "num", textContent: percent(item.before) }),
+    el("tbody", {}, ...[{ ...effect, class: "all" }, ...effect.classes.filter((item) => item.before !== item.after)].map((item) => el("tr", {},
+      el("th", { scope: "row", textContent: item.class }), el("td", { class: "num", textContent: percent(item.before) }),
       el("td", { class: "num", textContent: percent(item.after) }),
       el("td", { class: `num ${tone(item.after - item.before)}`, textContent: points(item.before, item.after) })))));
   const lines = [];
@@ -518,15 +546,64 @@ function showComparison() {
     for (const [text, share] of Object.entries(item.added)) lines.push(["good", `+ ${name}: ${text} (${percent(share)})`]);
     const moved = Object.entries(item.changed);
     for (const [text, both] of moved.slice(0, 3)) lines.push(["soft", `± ${name}: ${text} (${percent(both.before)} → ${percent(both.after)})`]);
-    if (moved.length > 3) lines.push(["soft", `± ${name}: ${moved.length - 3} more shares`]);
+    if (moved.length > 3) lines.push(["soft", `± ${name}: ${moved.length - 3} more weights`]);
   }
   if (!lines.length) lines.push(["soft", "The sentences are the same."]);
-  $("spoken").textContent = `${percent(effect.before)} before, ${percent(effect.after)} after`;
+  $("spoken").textContent = isMeasured() ? `${percent(effect.before)} before, ${percent(effect.after)} after` : UNMEASURED;
   fill($("comparison"),
-    el("p", { textContent: `${count(effect.changed, "image")} changed, ${effect.right} now right, ${effect.wrong} now wrong.` }),
-    el("div", { class: "columns" }, el("div", {}, table), el("div", {}, el("h3", { textContent: "Sentences" }),
+    el("p", { textContent: isMeasured() ? `${count(effect.changed, "image")} changed, ${effect.mended} now right, ${effect.broken} now wrong.` : UNMEASURED }),
+    el("div", { class: "columns" }, isMeasured() ? el("div", {}, table) : "", el("div", {}, el("h3", { textContent: "Sentences" }),
       el("ul", { class: "diff" }, ...lines.map(([name, textContent]) => el("li", { class: name, textContent })))),
-    el("div", {}, ...flipGroups(effect.flips, effect, "compared", 6))));
+    el("div", {}, ...flipGroups(effect, "compared", 6))));
+}
+
+// --- labels of training images --------------------------------------------------------------------
+
+let review = null; // what there is to label
+
+async function askReview(path = "/api/review", body = {}, busy = "Looking at the images …") {
+  $("labels-note").textContent = busy;
+  $("labels").setAttribute("aria-busy", "true");
+  for (const control of $("label-list").querySelectorAll("button, select")) control.disabled = true;
+  let failed = "";
+  await quietly(async () => {
+    try { review = await ask(path, body); } catch (error) { failed = error.message; }
+  });
+  $("labels").removeAttribute("aria-busy");
+  keepFocus(() => showReview(failed));
+}
+const relabel = (image, label) =>
+  askReview("/api/label", { image, label }, label === null ? "Leaving the image out …" : `Labeling as ${label} and refitting …`);
+
+function labelCard(image, note, classes, more) {
+  const shown = review.classes.length > 6 ? classes : [...classes, ...review.classes.filter((name) => !classes.includes(name))];
+  const others = review.classes.filter((name) => !shown.includes(name));
+  const choice = el("select", { key: `other:${image}`, ariaLabel: `Another class of ${image}`, on: { change: (event) => relabel(image, event.target.value) } },
+    el("option", { value: "", textContent: "Another class …", disabled: true, selected: true }), ...others.map((name) => el("option", { value: name, textContent: name })));
+  return el("li", {}, thumbnail(image, ""),
+    el("div", {}, el("p", { class: "small", textContent: image.split("/").slice(-2).join("/") }), el("p", { class: "soft small", textContent: note }),
+      el("div", { class: "tools" }, ...shown.map((name) => button(name, `label:${image}:${name}`, () => relabel(image, name), { title: `Label as ${name}` })),
+        others.length ? choice : null, ...more)));
+}
+
+function showReview(failed = "") {
+  if (!review) return ($("labels-note").textContent = failed);
+  const { saved, changes, fit, findings, suggestions } = review;
+  const before = saved && fit.held_out ? `${percent(state.fit.accuracy)} → ` : "";
+  const effect = saved ? `: accuracy ${before}${percent(fit.accuracy)} on ${onImages(fit)}${before ? "" : ", the new ones included"}` : "";
+  $("labels-note").textContent = failed || (saved ? `${count(changes, "change")}, refitted as ${saved}${effect}. The edits above are not part of it.`
+    : "A click changes a label and refits into a new run. This run stays.");
+  $("labels-note").classList.toggle("bad", Boolean(failed));
+  const wrong = (findings || []).map((found) => labelCard(found.image, `${found.label}: ${found.why}`,
+    found.suggested && found.suggested !== found.label ? [found.suggested] : [], [button("Drop", `drop:${found.image}`, () => relabel(found.image, null))]));
+  const next = (suggestions || []).map((one) => labelCard(one.image, `predicted ${one.predicted} (${percent(one.probability)})`, one.top.map((top) => top.class),
+    [button("None of these", `skip:${one.image}`, () => relabel(one.image, null), { class: "quiet", title: "Do not suggest it again" })]));
+  fill($("label-list"),
+    el("h3", { textContent: "Suspicious training images" }),
+    findings === null ? button("Search for them", "search", () => askReview("/api/review", { search: true }, "Searching …"))
+      : wrong.length ? el("ul", { class: "label-cards" }, ...wrong) : el("p", { class: "soft small", textContent: "None." }),
+    suggestions === null ? null : el("h3", { textContent: "Images to label next" }),
+    suggestions === null ? null : el("ul", { class: "label-cards" }, ...next));
 }
 
 // --- dialogs ------------------------------------------------------------------------------------
@@ -552,10 +629,11 @@ const reword = (name, text) => dialog(`Reword a sentence of ${name}`, [{ label: 
   ({ to }) => edit({ kind: "replace", class: name, sentence: text, to }));
 const rename = () => dialog(`Rename ${selected}`, [{ label: "New name", name: "to", value: selected }], "Rename",
   ({ to }) => edit({ kind: "rename-class", class: selected, to }, () => { selected = to; }));
-const addClass = () => dialog("Add a class", [{ label: "Name", name: "name" }, { label: "Sentences, one a line", name: "sentences", rows: 4 }], "Add",
+const drop = () => dialog(`Drop ${selected}?`, [], "Drop class", () => edit({ kind: "drop-class", class: selected }));
+const addClass = () => dialog("Add a class", [{ label: "Name", name: "name" }, { label: "Sentences, one per line", name: "sentences", rows: 4 }], "Add",
   ({ name, sentences }) => edit({ kind: "add-class", class: name, sentences: sentences.split("\n").map((line) => line.trim()).filter(Boolean) }, () => { selected = name; }));
-const save = () => dialog("Save as a new version", [{ label: "Name of the new run folder", name: "name", value: state.next_version },
-  { label: "Why (kept with the version)", name: "reason", required: false }], "Save",
+const save = () => dialog("Save version", [{ label: "Name of the new run folder", name: "name", value: state.next_version },
+  { label: "Reason (stored with the version)", name: "reason", required: false }], "Save",
   ({ name, reason }) => change("/api/save", { name, reason }, (answer) => notice(`Saved: ${answer.saved_as}. ${answer.notes.join(" ")}`, true)));
 
 // --- hearing ------------------------------------------------------------------------------------
@@ -564,7 +642,7 @@ $("undo").addEventListener("click", () => change("/api/undo"));
 $("redo").addEventListener("click", () => change("/api/redo"));
 $("save").addEventListener("click", save);
 $("rename").addEventListener("click", rename);
-$("drop").addEventListener("click", () => edit({ kind: "drop-class", class: selected }));
+$("drop").addEventListener("click", drop);
 $("add-class").addEventListener("click", addClass);
 $("dialog-cancel").addEventListener("click", () => $("dialog").close());
 $("order").addEventListener("change", showClasses);
@@ -599,8 +677,9 @@ addEventListener("hashchange", () => { if (given()) location.reload(); });
   if (!token) return ($("wait").textContent = FRESH);
   try {
     show(await ask("/api/state"));
-    if (state.restored && !state.saved) notice(`${count(state.undo, "edit")} that ${state.undo === 1 ? "was" : "were"} not saved came back.`, true);
+    if (state.restored && !state.saved) notice(`Restored ${count(state.undo, "unsaved edit")}.`, true);
     poll();
+    askReview();
   } catch (error) {
     $("wait").textContent = error.message;
   }

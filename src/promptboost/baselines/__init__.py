@@ -1,1 +1,0 @@
-"""The baselines of every fit, and the measures of predictions."""
