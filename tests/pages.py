@@ -4,9 +4,9 @@
 options parsed. ``console`` is a transcript of a run on other images: its commands are parsed as well.
 """
 
+import json
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import time
@@ -147,26 +147,21 @@ class Reader:
             kept.write_text(answer.out, encoding="utf-8")
 
     def serve(self, words: list[str]) -> None:
-        """Start a server on a port that is free, and wait until it answers."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        command = [
-            sys.executable,
-            "-m",
-            "promptboost",
-            "serve",
-            *words,
-            "--port",
-            str(self.port),
-        ]
-        self.servers.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
+        """Start a server on a free port, and wait until it is ready."""
+        serve = [sys.executable, "-m", "promptboost", "serve", *words, "--port", "0", "--json"]
+        server = subprocess.Popen(
+            serve, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        self.servers.append(server)
+        line = server.stdout.readline()
+        assert line, "the server did not start"
+        self.port = int(json.loads(line)["address"].rpartition(":")[2])
         for _ in range(300):
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=1)
                 return
             except OSError:
-                assert self.servers[-1].poll() is None, "the server did not start"
+                assert server.poll() is None, "the server stopped"
                 time.sleep(0.1)
         raise AssertionError("the server is not ready after 30 seconds")
 
@@ -175,6 +170,7 @@ class Reader:
         for server in self.servers:
             server.terminate()
             server.wait(10)
+            server.stdout.close()
 
 
 def prepare(folder: Path) -> None:
