@@ -7,20 +7,18 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from promptboost.config import FitConfig
+from promptboost.encoders.runtime import require_modules
 from promptboost.errors import (
     FileFormatError,
-    MissingExtraError,
     PromptBoostError,
     RunError,
     SettingError,
     human_bytes,
-    install_command,
 )
 from promptboost.io import (
     HEADS,
@@ -100,19 +98,19 @@ def _upload(
         content[CARD] = content[CARD].replace(
             _HERE.encode(), f'from_pretrained("{repository}")'.encode()
         )
+    from huggingface_hub import CommitOperationAdd
+
     content[MANIFEST] = _manifest(content)
-    with tempfile.TemporaryDirectory() as temporary:
-        for name, data in content.items():
-            write_bytes(Path(temporary) / name, data)
-        try:
-            what = f"sending {len(content)} files to {repository}"
-            with _without_bars_of_hub(), stage(progress, what):
-                hub.create_repo(repository, private=private, exist_ok=True)
-                done = hub.upload_folder(
-                    repo_id=repository, folder_path=temporary, commit_message=message
-                )
-        except Exception as error:  # the library has many kinds of errors
-            raise _unreachable("push to", repository, error) from error
+    files = [CommitOperationAdd(name, data) for name, data in content.items()]
+    try:
+        with (
+            _without_bars_of_hub(),
+            stage(progress, f"sending {len(content)} files to {repository}"),
+        ):
+            hub.create_repo(repository, private=private, exist_ok=True)
+            done = hub.create_commit(repository, files, commit_message=message)
+    except Exception as error:  # the library has many kinds of errors
+        raise _unreachable("push to", repository, error) from error
     return str(done.oid)
 
 
@@ -265,9 +263,15 @@ def _downloaded(
         with stage(progress, f"getting {repository}", len(digests)) as advance:
             for name, digest in digests.items():
                 left = _LARGEST - sum(map(len, content.values()))
-                content[name] = _checked(
-                    _file(hub, repository, name, exact, left), digest, f"{repository}: {name}"
-                )
+                data = _file(hub, repository, name, exact, left)
+                if data is None:
+                    raise FileFormatError(f"{repository}: {name} is missing")
+                if hashlib.sha256(data).hexdigest() != digest:
+                    raise FileFormatError(
+                        f"{repository}: {name} does not match its digest in {MANIFEST}; the download is "
+                        "discarded"
+                    )
+                content[name] = data
                 advance()
         try:
             PromptEnsemble.from_json(content["ensemble.json"].decode("utf-8-sig", "replace"))
@@ -364,17 +368,6 @@ def _listed(manifest: bytes | None, repository: str) -> Mapping[str, str]:
     return digests
 
 
-def _checked(content: bytes | None, digest: str, name: str) -> bytes:
-    """Return the content of a file if it matches its digest."""
-    if content is None:
-        raise FileFormatError(f"{name} is missing")
-    if hashlib.sha256(content).hexdigest() != digest:
-        raise FileFormatError(
-            f"{name} does not match its digest in {MANIFEST}; the download is discarded"
-        )
-    return content
-
-
 def _write(new: RunFolder, content: dict[str, bytes], repository: str, revision: str) -> None:
     """Write a downloaded run and its origin; the results last, as they mark a finished run."""
     where = f"{repository}: run.toml"
@@ -399,11 +392,7 @@ def _check_name(repository: str) -> None:
 
 
 def _hub(endpoint: str | None) -> Any:
-    if find_spec("huggingface_hub") is None:
-        raise MissingExtraError(
-            "a model hub needs huggingface_hub, which is not installed. Type: "
-            f"{install_command('hub')}"
-        )
+    require_modules(["huggingface_hub"], "hub", "model hubs")
     from huggingface_hub import HfApi
 
     return HfApi(endpoint=endpoint)

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from promptboost.errors import MissingExtraError, SettingError, install_command
+from promptboost.encoders.runtime import require_modules
+from promptboost.errors import SettingError
 from promptboost.run.tracker import Tracker
 
 
@@ -17,7 +17,7 @@ class MLflowTracker:
     """
 
     def __init__(self, experiment: str = "promptboost", address: str | None = None) -> None:
-        self._mlflow: Any = _library("mlflow", "mlflow")
+        self._mlflow: Any = _library("mlflow")
         if address is not None:
             self._mlflow.set_tracking_uri(address)
         self._experiment = experiment
@@ -44,7 +44,7 @@ class WandbTracker:
     """Log fits with Weights & Biases."""
 
     def __init__(self, project: str = "promptboost") -> None:
-        self._wandb: Any = _library("wandb", "wandb")
+        self._wandb: Any = _library("wandb")
         self._project = project
         self._run: Any = None
 
@@ -77,10 +77,6 @@ def make_trackers(names: Iterable[str]) -> tuple[Tracker, ...]:
     return tuple(trackers)
 
 
-def _library(module: str, extra: str) -> Any:
-    if find_spec(module) is None:
-        raise MissingExtraError(
-            f"tracking with {module} needs {module}, which is not installed. Type: "
-            f"{install_command(extra)}"
-        )
+def _library(module: str) -> Any:
+    require_modules([module], module, f"fits tracked with {module}")
     return import_module(module)

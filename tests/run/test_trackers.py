@@ -2,7 +2,7 @@
 
 import pytest
 
-from promptboost import trackers
+from promptboost.encoders import runtime
 from promptboost.errors import MissingExtraError, SettingError
 from promptboost.run.fit import fit_run
 from promptboost.run.tracker import Tracker, result_figures
@@ -92,7 +92,7 @@ def test_mlflow_has_settings_figures_and_files(task, monkeypatch):
 
 
 def test_a_library_that_is_missing_is_said(monkeypatch):
-    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
+    monkeypatch.setattr(runtime, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install .*\[wandb\]'"):
         make_trackers(["wandb"])
     with pytest.raises(SettingError, match="there is no tracker 'x'"):
