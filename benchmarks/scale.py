@@ -32,7 +32,6 @@ import psutil
 from promptboost.distributed.engine import (
     Engine,
     Job,
-    LocalEngine,
     Placement,
     WorkUnit,
     carry_out,
@@ -97,7 +96,7 @@ def timed(
 def overhead(folder: Path, count: int, seconds: float) -> dict[str, Any]:
     """Measure shards in this process and by one worker, turn about."""
     plan = shards_of(folder, count, seconds)
-    worker, local = make_worker(plan.job), LocalEngine()
+    worker, local = make_worker(plan.job), Engine()
     here, there, at_work = [], [], []
     engine = Placement("ray", workers=1).engine()
     try:

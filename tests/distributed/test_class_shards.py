@@ -7,7 +7,7 @@ import pytest
 
 import promptboost.run.results as results
 from promptboost.data.shots import load_task
-from promptboost.distributed.engine import LocalEngine, Placement
+from promptboost.distributed.engine import Engine, Placement
 from promptboost.distributed.pool_folder import PoolExecutor
 from promptboost.encoders.embedder import open_embedder
 from promptboost.errors import RunError
@@ -20,7 +20,7 @@ from tests.run.run_tools import ENCODER, SENTENCES, request
 @pytest.fixture(autouse=True)
 def engine_here(monkeypatch):
     """Process the units of every placement in this process."""
-    monkeypatch.setattr(Placement, "engine", lambda *_: LocalEngine())
+    monkeypatch.setattr(Placement, "engine", lambda *_: Engine())
 
 
 def embed(task, pool, settings, encoder, folder, placement=None):

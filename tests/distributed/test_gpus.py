@@ -8,9 +8,9 @@ import pytest
 import promptboost.run.results as results
 from promptboost.compare.compare import compare
 from promptboost.distributed.answer_shards import predict_in_shards
-from promptboost.distributed.cluster import ActorPool
+from promptboost.distributed.cluster import RayEngine
 from promptboost.distributed.embed import embed_data
-from promptboost.distributed.engine import Job, Placement
+from promptboost.distributed.engine import Placement
 from promptboost.distributed.pool_folder import PoolExecutor
 from promptboost.errors import SettingError
 from promptboost.run.fit import fit_run
@@ -29,11 +29,6 @@ def with_gpus():
         yield ray
 
 
-def pool_of(ray, device=None, cores=1):
-    job = Job("promptboost.distributed.shard_embeddings:TextShardWorker", {}, "out", device=device)
-    return ActorPool(ray, job, None, cores, lambda line: None)
-
-
 @pytest.mark.parametrize(
     ("device", "cores", "expected"),
     [
@@ -43,26 +38,26 @@ def pool_of(ray, device=None, cores=1):
     ],
 )
 def test_there_is_a_worker_for_each_gpu(with_gpus, device, cores, expected):
-    assert pool_of(with_gpus, device, cores)._room() == expected
+    assert RayEngine(cores=cores)._room(device) == expected
 
 
 def test_cores_are_counted_where_gpus_are(with_gpus):
     with pytest.raises(SettingError, match="the largest node with a GPU has 4: give --cores 4"):
-        pool_of(with_gpus, None, 5)._room()
+        RayEngine(cores=5)._room(None)
     with pytest.raises(SettingError, match="the largest node of the cluster has 4: give --cores"):
-        pool_of(with_gpus, "cpu", 5)._room()
+        RayEngine(cores=5)._room("cpu")
 
 
 def test_a_command_that_computes_on_the_processor_leaves_gpus_alone(fitted, with_gpus, monkeypatch):
     """Each command passes its device on."""
     reserved = []
-    look = ActorPool._room
+    look = RayEngine._room
 
-    def noted(self):
-        reserved.append(look(self)[1])
+    def noted(self, device):
+        reserved.append(look(self, device)[1])
         return 1, 0
 
-    monkeypatch.setattr(ActorPool, "_room", noted)
+    monkeypatch.setattr(RayEngine, "_room", noted)
     monkeypatch.setattr(results, "MOST_IN_MEMORY", 0)
     placement = Placement("ray", workers=1)
     for device in ("cpu", None):
@@ -88,8 +83,7 @@ def test_each_worker_sees_a_gpu_of_its_own(with_gpus):
         def seen(self):
             return ray.get_runtime_context().get_node_id(), os.environ["CUDA_VISIBLE_DEVICES"]
 
-    pool = pool_of(ray)
-    room, gpus = pool._room()
+    room, gpus = RayEngine()._room(None)
     actors = [ray.remote(Look).options(num_cpus=1, num_gpus=gpus).remote() for _ in range(room)]
     seen = ray.get([actor.seen.remote() for actor in actors], timeout=600)
     assert len(set(seen)) == 4

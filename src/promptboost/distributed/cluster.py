@@ -20,6 +20,7 @@ import msgspec
 
 from promptboost import __version__
 from promptboost.distributed.engine import (
+    Engine,
     Job,
     Receipt,
     Say,
@@ -29,7 +30,8 @@ from promptboost.distributed.engine import (
     failed,
     make_worker,
 )
-from promptboost.errors import MissingExtraError, RunError, SettingError, count, install_command
+from promptboost.encoders.runtime import require_modules
+from promptboost.errors import RunError, SettingError, count
 from promptboost.threads import set_threads
 
 # The number of failures in a row after which a worker is left out.
@@ -47,71 +49,6 @@ _PATIENCE = 20.0
 _CALL, _CLIENT_CALL = "NodeInfoGcsService/GetClusterId", "RayletDriver/ClusterInfo"
 # The error if the client's process died between fork and exec on a busy head node: worth a retry.
 _STILLBORN, _STARTS = "Initialization failure from server", 4
-
-
-class RayEngine:
-    """An engine on a running Ray cluster, or on a new one on this machine; see :class:`Placement`."""
-
-    def __init__(
-        self,
-        address: str | None = None,
-        *,
-        workers: int | None = None,
-        cores: int = 1,
-        say: Say = lambda _: None,
-    ) -> None:
-        self._workers, self._cores, self._say = workers, cores, say
-        self._pool: ActorPool | None = None
-        self._ray, self._ours = _start(address)
-        nodes = sum(node["Alive"] for node in self._ray.nodes())
-        total = self._ray.cluster_resources()
-        gpus = f" and {count(int(total['GPU']), 'GPU')}" if total.get("GPU") else ""
-        say(f"on Ray: {count(nodes, 'node')} with {count(int(total.get('CPU', 0)), 'core')}{gpus}")
-
-    def close(self) -> None:
-        """Disconnect; a cluster that was started here ends with all its processes."""
-        self._dismiss()
-        if self._ours and self._ray.is_initialized():
-            self._ray.shutdown()
-
-    def carry_out(
-        self, job: Job, units: Iterable[WorkUnit], worker: Worker | None = None
-    ) -> Iterator[Receipt]:
-        """Process units on all nodes; yield receipts as they finish.
-
-        The workers stay until another job begins, so that models are loaded once.
-        """
-        if self._pool is None or self._pool.job != job:
-            self._dismiss()
-            self._pool = ActorPool(self._ray, job, self._workers, self._cores, self._say)
-        try:
-            yield from self._pool.receipts(units)
-        except BaseException:
-            self._dismiss()
-            raise
-
-    def _dismiss(self) -> None:
-        if self._pool is not None:
-            self._pool.end()
-            self._pool = None
-
-
-def _environment() -> dict[str, Any]:
-    """Return what a worker inherits from this process."""
-    variables = {k: v for k, v in os.environ.items() if k.startswith("PROMPTBOOST_")}
-    return {"folder": os.getcwd(), "variables": variables, "version": __version__}
-
-
-def _enter(folder: str, variables: dict[str, str], version: str) -> None:
-    """Take over the environment of the process that started the command."""
-    os.environ.update(variables)
-    with contextlib.suppress(OSError):  # for relative paths
-        os.chdir(folder)
-    if version != __version__:
-        raise RunError(
-            f"promptboost is {__version__} on {platform.node()} and {version} where the command was "
-            "started; install the same version on all machines"
-        )
 
 
 class UnitWorker:
@@ -136,35 +73,88 @@ class UnitWorker:
             return failed(unit, error)
 
 
+def _environment() -> dict[str, Any]:
+    """Return what a worker inherits from this process."""
+    variables = {k: v for k, v in os.environ.items() if k.startswith("PROMPTBOOST_")}
+    return {"folder": os.getcwd(), "variables": variables, "version": __version__}
+
+
+def _enter(folder: str, variables: dict[str, str], version: str) -> None:
+    """Take over the environment of the process that started the command."""
+    os.environ.update(variables)
+    with contextlib.suppress(OSError):  # for relative paths
+        os.chdir(folder)
+    if version != __version__:
+        raise RunError(
+            f"promptboost is {__version__} on {platform.node()} and {version} where the command was "
+            "started; install the same version on all machines"
+        )
+
+
 @dataclass(eq=False)
 class _Member:
+    """A worker of the engine: an actor, which Ray restarts if it ends."""
+
     actor: Any
     busy: bool = False
     strikes: int = 0  # failures in a row
 
 
-class ActorPool:
-    """Distributes units to actors, which Ray restarts if they end.
+class RayEngine(Engine):
+    """An engine on a running Ray cluster, or on a new one on this machine; see :class:`Placement`.
 
-    Without a number of `workers`, their number follows the size of the cluster.
+    The workers stay until another job begins, so that models are loaded once. Without a number of
+    `workers`, their number follows the size of the cluster.
     """
 
-    def __init__(self, ray: Any, job: Job, workers: int | None, cores: int, say: Say) -> None:
-        self._ray, self.job, self._workers, self._cores, self._say = ray, job, workers, cores, say
-        self._remote = ray.remote(UnitWorker)
-        self._environment = _environment()
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        workers: int | None = None,
+        cores: int = 1,
+        say: Say = lambda _: None,
+    ) -> None:
+        self._workers, self._cores, self._say = workers, cores, say
+        self._job: Job | None = None
         self._members: list[_Member] = []
-        self._limit = self._gpus = 0
-        self._checked = -_CHECK
-        self._done = self._lost = 0  # units
+        self._ray, self._ours = _start(address)
+        self._remote = self._ray.remote(UnitWorker)
+        nodes = sum(node["Alive"] for node in self._ray.nodes())
+        total = self._ray.cluster_resources()
+        gpus = f" and {count(int(total['GPU']), 'GPU')}" if total.get("GPU") else ""
+        say(f"on Ray: {count(nodes, 'node')} with {count(int(total.get('CPU', 0)), 'core')}{gpus}")
 
-    def receipts(self, units: Iterable[WorkUnit]) -> Iterator[Receipt]:
+    def close(self) -> None:
+        """Disconnect; a cluster that was started here ends with all its processes."""
+        self._dismiss(self._members)
+        if self._ours and self._ray.is_initialized():
+            self._ray.shutdown()
+
+    def carry_out(
+        self, job: Job, units: Iterable[WorkUnit], worker: Worker | None = None
+    ) -> Iterator[Receipt]:
+        """Process units on all nodes; yield receipts as they finish."""
+        if self._job != job:
+            self._dismiss(self._members)
+            self._job = job
+            self._limit = self._gpus = 0
+            self._checked = -_CHECK
+            self._done = self._lost = 0  # units
+        try:
+            yield from self._receipts(job, units)
+        except BaseException:
+            self._dismiss(self._members)
+            self._job = None
+            raise
+
+    def _receipts(self, job: Job, units: Iterable[WorkUnit]) -> Iterator[Receipt]:
         """Keep all actors busy; yield receipts as units finish."""
         queue = deque((unit, 1) for unit in units)  # with the number of the try
         running: dict[Any, tuple[_Member, WorkUnit, int]] = {}
         answered, warned = time.monotonic(), False
         while queue or running:
-            while queue and (member := self._free()):
+            while queue and (member := self._free(job)):
                 unit, tries = queue.popleft()
                 member.busy = True
                 running[member.actor.do.remote(unit)] = member, unit, tries
@@ -174,29 +164,25 @@ class ActorPool:
                 answered = time.monotonic()
             elif quiet > _RELEASE:
                 # A busy actor that was restarted may wait for the cores of an idle one.
-                self._end([m for m in self._members if not m.busy and m.strikes < _STRIKES])
+                self._dismiss([m for m in self._members if not m.busy and m.strikes < _STRIKES])
             if not warned and quiet > _NO_WORKER and not self._done:
                 warned = True
                 self._say(f"no worker is ready after {_NO_WORKER:.0f} s; waiting for the cluster")
             for reference in ready:
                 member, unit, tries = running.pop(reference)
-                receipt = self._receipt(member, unit, tries, reference)
+                receipt = self._receipt(job, member, unit, tries, reference)
                 if receipt.problem is None or receipt.final or tries == _TRIES:
                     yield receipt
                 else:
                     queue.append((unit, tries + 1))
 
-    def end(self) -> None:
-        """End the actors."""
-        self._end(list(self._members))
-
-    def _end(self, members: list[_Member]) -> None:
-        for member in members:
+    def _dismiss(self, members: Iterable[_Member]) -> None:
+        for member in list(members):
             self._members.remove(member)
             with contextlib.suppress(Exception):
                 self._ray.kill(member.actor)
 
-    def _free(self) -> _Member | None:
+    def _free(self, job: Job) -> _Member | None:
         """Return an idle actor, perhaps a new one."""
         usable = [member for member in self._members if member.strikes < _STRIKES]
         for member in usable:
@@ -204,32 +190,40 @@ class ActorPool:
                 return member
         if time.monotonic() - self._checked >= _CHECK:
             self._checked = time.monotonic()
-            room, self._gpus = self._room()
+            room, self._gpus = self._room(job.device)
             self._limit = self._workers or room
         if usable and len(self._members) >= self._limit:
             return None
         actor = self._remote.options(
             num_cpus=self._cores, num_gpus=self._gpus, max_restarts=-1
-        ).remote(self.job, self._cores, self._environment)
+        ).remote(job, self._cores, _environment())
         self._members.append(_Member(actor))
         return self._members[-1]
 
-    def _receipt(self, member: _Member, unit: WorkUnit, tries: int, reference: Any) -> Receipt:
+    def _receipt(
+        self, job: Job, member: _Member, unit: WorkUnit, tries: int, reference: Any
+    ) -> Receipt:
         """Return the receipt of a unit; leave a worker out that keeps failing."""
         member.busy = False
         try:
-            receipt = self._visible(unit, self._ray.get(reference))
+            receipt: Receipt = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
             # The next try is by a new worker: this one may be on a node that is gone, where Ray's own
             # retries would all fail before it has noticed.
-            self._end([member])
+            self._dismiss([member])
             self._lost += tries == _TRIES
-            problem = f"its worker ended in the last of {tries} tries: {cause_of(error)}"
+            problem = f"its worker ended in the last of {tries} tries: {_cause_of(error)}"
             if not self._done and self._lost >= _STRIKES:
                 raise RunError(
                     f"all of the first {count(self._lost, 'unit')} failed: {problem}"
                 ) from error
             return Receipt(name=unit.name, problem=problem)
+        if receipt.problem is None and job.path(unit) not in job.storage:
+            problem = (
+                f"results written by {receipt.node} to {job.out} cannot be seen here; give a folder or URL "
+                "that all machines share"
+            )
+            receipt = msgspec.structs.replace(receipt, problem=problem)
         if receipt.problem is None or receipt.final:
             member.strikes = 0
             self._done += 1
@@ -245,22 +239,12 @@ class ActorPool:
             self._say(f"left out: a worker on {receipt.node}, which has {failures}")
         return receipt
 
-    def _visible(self, unit: WorkUnit, receipt: Receipt) -> Receipt:
-        """Replace the receipt if the result cannot be read on this machine."""
-        if receipt.problem is not None or self.job.path(unit) in self.job.storage:
-            return receipt
-        problem = (
-            f"results written by {receipt.node} to {self.job.out} cannot be seen here; give a folder or "
-            "URL that all machines share"
-        )
-        return Receipt(name=unit.name, problem=problem, node=receipt.node)
-
-    def _room(self) -> tuple[int, int]:
+    def _room(self, device: str | None) -> tuple[int, int]:
         """Return how many workers fit on the cluster, and the GPUs per worker."""
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         # Workers that compute on the processor reserve no GPU.
-        gpus = int(self.job.device != "cpu" and any(node.get("GPU", 0) >= 1 for node in nodes))
-        nodes = [node for node in nodes if not gpus or node.get("GPU", 0) >= 1]
+        gpus = int(device != "cpu" and any(node.get("GPU", 0) >= 1 for node in nodes))
+        nodes = [node for node in nodes if node.get("GPU", 0) >= gpus]
         cores = [int(node.get("CPU", 0)) for node in nodes]
         rooms = [
             min(n // self._cores, int(node["GPU"]) if gpus else n)
@@ -276,7 +260,7 @@ class ActorPool:
         return max(sum(rooms), 1), gpus
 
 
-def cause_of(error: Exception) -> str:
+def _cause_of(error: Exception) -> str:
     """Return the last line of a Ray error, which names its cause."""
     cause = getattr(error, "cause", None)
     if isinstance(cause, Exception):
@@ -293,12 +277,11 @@ def _start(address: str | None) -> tuple[Any, bool]:
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
     if (imported := sys.modules.get("ray")) is not None and imported.is_initialized():
         return imported, False
-    try:
-        # Before the import of Ray, which decides whether to send a token.
-        address = _address(address)
-        import ray
-    except ImportError as error:
-        raise MissingExtraError(f"Ray is not installed; type: {install_command('ray')}") from error
+    require_modules(["ray", "grpc"], "ray", "Ray clusters")
+    # Before the import of Ray, which decides whether to send a token.
+    address = _address(address)
+    import ray
+
     # "local" starts a cluster even if another program has one.
     settings = _new_cluster() if address is None else {}
     for attempt in range(1, _STARTS + 1):

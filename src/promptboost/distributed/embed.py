@@ -1,35 +1,35 @@
 """Embed images, texts or both ahead of time, into the store."""
 
-import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from promptboost.config import FitConfig
-from promptboost.data import load_data
-from promptboost.distributed.engine import Job, Placement, Say
+from promptboost.data import Dataset, load_data
+from promptboost.distributed.engine import Placement, Say
 from promptboost.distributed.images import list_items
 from promptboost.distributed.shard_embeddings import (
     StoreCount,
     add_images_to_store,
     add_texts_to_store,
+    map_images,
+    map_texts,
+    shard_storage,
 )
-from promptboost.distributed.shards import SHARD_IMAGES, SHARD_TEXTS, ShardPlan, cut, map_shards
+from promptboost.distributed.shards import SHARD_TEXTS, cut
 from promptboost.distributed.storage import is_url
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.store import EmbeddingStore
-from promptboost.errors import DataError, PoolError, SettingError, count
-from promptboost.io import cache_folder, read_text
+from promptboost.errors import PoolError, SettingError, count
+from promptboost.io import read_text
 from promptboost.pool import PromptPool
 from promptboost.pool.io import is_saved_pool, load_pool
 from promptboost.pool.readers import read_sources
 from promptboost.pool.text import clean
 from promptboost.progress import Progress, no_progress
 from promptboost.run.run_folder import check_store
-
-if TYPE_CHECKING:
-    from promptboost.training.pool_rows import PoolTexts
-
-_WORKERS = "promptboost.distributed.shard_embeddings"
 
 
 def embed_data(
@@ -57,34 +57,28 @@ def embed_data(
         raise SettingError("there is nothing to embed: give images, or a file of texts by --texts")
     check_store()
     lines = None if texts is None else _read_lines(Path(texts))
-    names = class_names or ()
-    if texts is not None and lines is None and source is None and not names:
-        names = _classes_in(texts)
     embedder = Embedder.open(encoder, progress=progress, device=device)
-
-    def pool_of(names: tuple[str, ...]) -> PromptPool:
+    in_shards = placement is not None and placement.in_shards
+    data = None if source is None or in_shards else load_data(source, progress=progress)
+    pool = None
+    if texts is not None and lines is None:
         from promptboost.run.fit import pool_for  # loads numba, which images do without
 
-        data = "" if source is None or is_url(source) else source
-        return pool_for((settings or FitConfig()).merged({"prompts": texts}), data, names)
-
-    if placement is not None and placement.in_shards:
-        pool = None
-        if texts is not None and lines is None:
-            if source is not None and not names:
-                labels = {image.label for image in list_items(source, labeled=True)}
-                names = tuple(sorted(labels - {""}))
-            pool = pool_of(names)
+        names = class_names or _class_names(source, data, texts)
+        local = "" if source is None or is_url(source) else source
+        pool = pool_for((settings or FitConfig()).merged({"prompts": texts}), local, names)
+    if placement is not None and in_shards:
         return _embed_in_shards(source, lines, pool, embedder, views, placement, progress, say)
-    data = None if source is None else load_data(source, progress=progress)
     rows = 0 if data is None else embedder.images(data, views=views)[..., 0].size
     text_count = 0
     if lines is not None:
         text_count = len(embedder.texts(lines).matrix)
-    elif texts is not None:
-        if data is not None and not names:
-            names = data.class_names
-        text_count = _embed_pool(pool_of(names), embedder)
+    elif pool is not None:
+        from promptboost.training.pool_rows import encode_by
+
+        encode = encode_by(embedder)
+        text_count = sum(np.shape(encode(texts))[0] for texts in _texts_by_class(pool))
+        text_count += _embed_zero_shot(pool, embedder)
     return {
         "encoder": embedder.id,
         "images": 0 if data is None else len(data),
@@ -110,37 +104,20 @@ def _embed_in_shards(
     say: Say,
 ) -> dict[str, Any]:
     size = placement.per_shard or SHARD_TEXTS
-    lists = None if lines is None else cut(lines, size)
-    if pool is not None:
-        # Cut within each class, as in a fit, so that the same texts are embedded together.
-        lists = (
-            texts[start : start + size]
-            for texts in map(_pool_texts(pool).distinct, range(len(pool.class_names)))
-            for start in range(0, len(texts), size)
-        )
     image_plan = text_plan = None
     if source is not None:
         image_plan = map_images(
             source, embedder, placement, views=views, progress=progress, say=say
         )
-    out = shard_storage(placement)
+    lists = None if lines is None else cut(lines, size)
+    if pool is not None:  # cut within each class, as in a fit, which embeds these texts together
+        lists = _texts_by_class(pool, size)
     if lists is not None:
-        arguments = {"encoder": embedder.id, "device": embedder.device}
-        text_plan = map_shards(
-            lists,
-            Job(f"{_WORKERS}:TextShardWorker", arguments, out, device=embedder.device),
-            [embedder.fingerprint],
-            placement,
-            of="texts",
-            ending=".texts.safetensors",
-            title="embedding texts",
-            progress=progress,
-            say=say,
-        )
+        text_plan = map_texts(lists, embedder, placement, progress=progress, say=say)
     plans = [plan for plan in (image_plan, text_plan) if plan is not None]
     record: dict[str, Any] = {
         "encoder": embedder.id,
-        "storage": out,
+        "storage": shard_storage(placement),
         "shards": sum(len(plan.units) for plan in plans),
         "new_shards": sum(plan.new for plan in plans),
         "share": None,
@@ -155,10 +132,7 @@ def _embed_in_shards(
     if text_plan is not None:
         text_count = add_texts_to_store(store, embedder, text_plan.results())
     if pool is not None:
-        from promptboost.baselines import zero_shot_head
-
-        # One more text per class, for the baseline of a fit.
-        zero_shot_head(pool.class_names, embedder, pool)
+        _embed_zero_shot(pool, embedder)
     return {
         **record,
         "images": images.items,
@@ -168,51 +142,6 @@ def _embed_in_shards(
         "new_texts": text_count.new,
         "bad_images": [{"path": bad.path, "reason": bad.reason} for bad in images.bad],
     }
-
-
-def shard_storage(placement: Placement) -> str:
-    """Return the folder or URL of shard results; by default next to the store."""
-    out = placement.storage or str(cache_folder() / "shards")
-    return out if is_url(out) else os.path.abspath(out)
-
-
-def map_images(
-    source: str,
-    embedder: Embedder,
-    placement: Placement,
-    *,
-    views: int = 0,
-    labeled: bool = False,
-    progress: Progress,
-    say: Say,
-) -> ShardPlan:
-    """Embed the images of a source in shards; `labeled` ones with labels and thumbnails."""
-    size = placement.per_shard or SHARD_IMAGES
-    arguments = {
-        "encoder": embedder.id,
-        "device": embedder.device,
-        "views": views,
-        "labeled": labeled,
-    }
-    plan = map_shards(
-        cut(list_items(source, labeled=labeled, table_rows=size), size),
-        Job(
-            f"{_WORKERS}:ImageShardWorker",
-            arguments,
-            shard_storage(placement),
-            device=embedder.device,
-        ),
-        [embedder.fingerprint, f"views {views}", f"labeled {labeled}"],
-        placement,
-        of="images",
-        ending=".images.safetensors",
-        title="embedding images",
-        progress=progress,
-        say=say,
-    )
-    if not plan.units and placement.share is None:
-        raise DataError(f"there are no images in {source}")
-    return plan
 
 
 def _read_lines(file: Path) -> list[str] | None:
@@ -229,8 +158,13 @@ def _read_lines(file: Path) -> list[str] | None:
     return texts
 
 
-def _classes_in(file: str) -> tuple[str, ...]:
-    """Return the class names in a file of sentences."""
+def _class_names(source: str | None, data: Dataset | None, file: str) -> tuple[str, ...]:
+    """Return the class names of the images, or without images of a file of sentences."""
+    if data is not None:
+        return data.class_names
+    if source is not None:
+        labels = {image.label for image in list_items(source, labeled=True)}
+        return tuple(sorted(labels - {""}))
     if is_saved_pool(file):
         return load_pool(file).class_names
     names = dict.fromkeys(name for source in read_sources(file) for name in source.sentences)
@@ -239,27 +173,19 @@ def _classes_in(file: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _pool_texts(pool: PromptPool) -> "PoolTexts":
-    """Return the texts of a pool; unlike for a fit, it may have no templates."""
-    from promptboost.training.pool_rows import PoolTexts
+def _texts_by_class(pool: PromptPool, most: int | None = None) -> Iterator[list[str]]:
+    """Yield the distinct texts of each class as a fit embeds them, at most `most` at a time."""
+    for name, filled in zip(pool.class_names, pool.template_texts(), strict=True):
+        texts = list(dict.fromkeys([*filled, *pool.texts(name)]))
+        for start in range(0, len(texts), most or len(texts)):
+            yield texts[start : start + (most or len(texts))]
 
-    names = pool.class_names
-    filled = tuple(map(tuple, pool.template_texts()))
-    return PoolTexts(names, pool.templates, filled, tuple(pool.texts(name) for name in names))
 
-
-def _embed_pool(pool: PromptPool, embedder: Embedder) -> int:
-    """Embed the texts of a pool class by class, as a fit does; return their number."""
+def _embed_zero_shot(pool: PromptPool, embedder: Embedder) -> int:
+    """Embed one more text per class, for the baseline of a fit; return their number."""
     from promptboost.baselines import zero_shot_head
-    from promptboost.training.pool_rows import encode_by
 
-    texts = _pool_texts(pool)
-    for _ in texts.blocks(encode_by(embedder)):
-        pass
-    # One more text per class, for the baseline of a fit.
-    zero_shot_head(texts.class_names, embedder, pool)
-    number = len(texts.class_names)
-    return number + sum(len(texts.distinct(k)) for k in range(number))
+    return len(zero_shot_head(pool.class_names, embedder, pool).class_names)
 
 
 def embedded(record: dict[str, Any]) -> str:

@@ -73,25 +73,16 @@ class Worker(Protocol):
         """Process one unit; return the content of its result file."""
 
 
-class Engine(Protocol):
-    """Processes units and returns receipts as they finish."""
+class Engine:
+    """Processes units one after the other in this process; a subclass does so on Ray."""
 
     def carry_out(
         self, job: Job, units: Iterable[WorkUnit], worker: Worker | None = None
     ) -> Iterator[Receipt]:
-        """Process units lazily; an engine in this process uses an existing `worker`."""
+        """Process units lazily, by an existing `worker` if it is in this process; yield receipts.
 
-    def close(self) -> None:
-        """End all processes of the engine."""
-
-
-class LocalEngine:
-    """Processes all units in this process, one after the other."""
-
-    def carry_out(
-        self, job: Job, units: Iterable[WorkUnit], worker: Worker | None = None
-    ) -> Iterator[Receipt]:
-        """Process units in order; raise RunError if the disk is full."""
+        Raise RunError if the disk is full.
+        """
         for unit in units:
             worker = worker or make_worker(job)
             try:
@@ -106,7 +97,7 @@ class LocalEngine:
             yield receipt
 
     def close(self) -> None:
-        """Do nothing: no process was started."""
+        """End all processes that were started for it."""
 
 
 def make_worker(job: Job) -> Worker:
@@ -231,7 +222,7 @@ class Placement:
         A Ray cluster that is started for it ends with it.
         """
         if not self.elsewhere:
-            return LocalEngine()
+            return Engine()
         from promptboost.distributed.cluster import RayEngine
 
         address = None if self.on == "ray" else self.on

@@ -10,9 +10,8 @@ from promptboost.data import Dataset, LabeledImage
 from promptboost.data.decode import BadImage
 from promptboost.data.manifest import MANIFEST_ENDINGS
 from promptboost.data.source import without_bad
-from promptboost.distributed.embed import map_images, shard_storage
 from promptboost.distributed.engine import Placement, Say
-from promptboost.distributed.shard_embeddings import EmbeddedShard
+from promptboost.distributed.shard_embeddings import EmbeddedShard, map_images, shard_storage
 from promptboost.distributed.shards import ShardPlan
 from promptboost.distributed.storage import is_url
 from promptboost.encoders.base import UnitRows

@@ -33,7 +33,8 @@ from promptboost.distributed.storage import (
     open_url,
     reaching,
 )
-from promptboost.errors import DataError, MissingExtraError, count, human_bytes, install_command
+from promptboost.encoders.runtime import require_modules
+from promptboost.errors import DataError, count, human_bytes
 from promptboost.io import open_regular
 
 TABLE = ".parquet"
@@ -257,9 +258,6 @@ def _manifest(files: _Files, path: str, labeled: bool) -> Iterator[ImageItem]:
             raise DataError(f"{path} is not UTF-8 text") from error
 
 
-Read = LabeledImage | BadImage
-
-
 @dataclass(frozen=True, slots=True)
 class UnreadImage(BadImage):
     """A listed image that cannot be read, with its label, so that its class is not lost."""
@@ -267,6 +265,9 @@ class UnreadImage(BadImage):
     label: str = ""
     split: str = ""
     refused: bool = False  # by remote storage
+
+
+Read = LabeledImage | UnreadImage
 
 
 def open_images(items: Iterable[ImageItem]) -> Iterator[Read]:
@@ -305,7 +306,7 @@ def _opened(items: Iterable[ImageItem]) -> Iterator[Read]:
                 continue
             image = LabeledImage(listed.name, listed.label, Path(listed.path), listed.split or None)
             if listed.problem:
-                waiting.append(BadImage(listed.name, listed.problem))
+                waiting.append(UnreadImage(listed.name, listed.problem))
             elif is_url(listed.path):
                 waiting.append(threads.submit(_fetched, image, listed.path))
             else:
@@ -382,7 +383,7 @@ def _image_of_row(row: Mapping[str, Any], name: str, pixels: str | None, table: 
     if isinstance(value, bytes):
         return LabeledImage(image_name, label, value, split)
     if not isinstance(path, str) or not path:
-        return BadImage(name, "there are neither bytes nor a path in this row")
+        return UnreadImage(name, "there are neither bytes nor a path in this row")
     if is_url(table) and not path.startswith("/") and not is_url(path):
         path = f"{table.rpartition('/')[0]}/{path}"
     elif not is_url(path):
@@ -414,11 +415,8 @@ def _parquet(file: Any, path: str) -> Any:
 
 def import_parquet() -> tuple[Any, Any]:
     """Import pyarrow and its Parquet module."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingExtraError(
-            f"Parquet needs pyarrow, which is not installed; type: {install_command('ray')}"
-        ) from error
+    require_modules(["pyarrow"], "ray", "Parquet files")
+    import pyarrow
+    import pyarrow.parquet
+
     return pyarrow, pyarrow.parquet

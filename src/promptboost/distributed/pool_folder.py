@@ -16,7 +16,7 @@ import numpy as np
 
 from promptboost.boosting import GridPool
 from promptboost.boosting.grid import GridRows
-from promptboost.distributed.engine import Job, Placement, Say
+from promptboost.distributed.engine import Placement, Say
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import Embedder, TextSource, members_of
 from promptboost.encoders.group import join
@@ -91,24 +91,12 @@ class PoolExecutor:
         self, embedder: Embedder, texts: PoolTexts, folder: Path, progress: Progress
     ) -> Iterator[GridRows]:
         """Embed the texts of each class, one shard per class, and yield the rows."""
-        from promptboost.distributed.shards import map_shards
+        from promptboost.distributed.shard_embeddings import map_texts
 
-        settings = {
-            "encoder": embedder.id,
-            "device": embedder.device,
-            "cache": embedder.store is not None,
-        }
-        worker = "promptboost.distributed.shard_embeddings:ClassShardWorker"
-        plan = map_shards(
-            map(texts.distinct, range(len(texts.class_names))),
-            Job(worker, settings, str(folder.absolute()), device=embedder.device),
-            [embedder.fingerprint],
-            self.placement or Placement(),
-            of="texts",
-            ending=".int16",
-            title="encoding texts",
-            progress=progress,
-            say=self.say,
+        lists = map(texts.distinct, range(len(texts.class_names)))
+        placement = self.placement or Placement()
+        plan = map_texts(
+            lists, embedder, placement, grid_folder=folder, progress=progress, say=self.say
         )
         for content in plan.results():
             yield np.frombuffer(content, dtype="<i2").reshape(-1, embedder.dim)

@@ -5,8 +5,10 @@ depends on the process that wrote it.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,11 +18,23 @@ from safetensors.numpy import load, save
 
 from promptboost.data.dataset import LabeledImage
 from promptboost.data.decode import BadImage
-from promptboost.distributed.images import Read, UnreadImage, open_images
-from promptboost.distributed.shards import read_images, read_texts
+from promptboost.distributed.engine import Job, Placement, Say, Worker
+from promptboost.distributed.images import UnreadImage, list_items, open_images
+from promptboost.distributed.shards import (
+    SHARD_IMAGES,
+    ShardPlan,
+    cut,
+    map_shards,
+    read_images,
+    read_texts,
+)
+from promptboost.distributed.storage import is_url
 from promptboost.encoders.base import UnitRows
 from promptboost.encoders.embedder import STORED_AT_ONCE, Embedder, ImageStream, view_keys
 from promptboost.encoders.store import EmbeddingStore, text_key
+from promptboost.errors import DataError
+from promptboost.io import cache_folder
+from promptboost.progress import Progress
 
 _THUMBNAIL = 12 * 12 * 3
 _VIEW_SCALE = 0.5, 1.0
@@ -78,32 +92,26 @@ class ImageShardWorker:
 
     def do(self, order: bytes) -> bytes:
         """Embed one shard; the result records unreadable images."""
-        return self._embedded(open_images(read_images(order))).to_bytes()
-
-    def _embedded(self, images: Iterable[Read]) -> EmbeddedShard:
         listed: list[ListedImage] = []
         # The index in `listed` of each image of the stream.
         positions: list[int] = []
 
         def readable() -> Iterator[LabeledImage]:
-            for image in images:
-                if isinstance(image, BadImage):
-                    label = split = ""
-                    if isinstance(image, UnreadImage):
-                        label, split = image.label, image.split
-                    listed.append(ListedImage(image.path, label, split, image.reason))
+            for image in open_images(read_images(order)):
+                if isinstance(image, UnreadImage):
+                    listed.append(ListedImage(image.path, image.label, image.split, image.reason))
                     continue
                 positions.append(len(listed))
                 listed.append(ListedImage(image.id, image.label, image.split or ""))
                 yield image
 
-        streamed, dim = 0, self._embedder.dim
-        rows = [np.zeros((0, self._views, dim), np.float32)]
+        rows = [np.zeros((0, self._views, self._embedder.dim), np.float32)]
         digests: list[bytes] = []
         thumbnails: list[bytes] = []
         for block in ImageStream(readable(), [self._embedder], self._views, _VIEW_SCALE):
+            rows.append(block.rows[0])
             for index, image in enumerate(block.images):
-                position, bad = positions[streamed + index], block.bad.get(index)
+                position, bad = positions[len(digests)], block.bad.get(index)
                 changes: dict[str, Any] = {} if bad is None else {"problem": bad.reason}
                 digests.append(b"" if bad is not None else block.digests[index])
                 if self._labeled:
@@ -111,8 +119,6 @@ class ImageShardWorker:
                     thumbnails.append(small or b"")
                     changes |= {"no_thumbnail": True} if small is None else {}
                 listed[position] = msgspec.structs.replace(listed[position], **changes)
-            rows.append(block.rows[0])
-            streamed += len(block.images)
 
         def spread(array: NDArray[Any]) -> NDArray[Any]:
             """Insert zeros for unreadable images."""
@@ -125,7 +131,7 @@ class ImageShardWorker:
             spread(_matrix(digests, 16)),
             spread(np.concatenate(rows)),
             spread(_matrix(thumbnails, _THUMBNAIL)) if self._labeled else None,
-        )
+        ).to_bytes()
 
 
 def _matrix(rows: list[bytes], width: int) -> NDArray[np.uint8]:
@@ -134,36 +140,99 @@ def _matrix(rows: list[bytes], width: int) -> NDArray[np.uint8]:
 
 
 class TextShardWorker:
-    """Embeds the texts of shards."""
+    """Embeds the texts of shards: rows with their keys, or with `grid` rows on the grid of a fit."""
 
-    def __init__(self, encoder: str, device: str | None = None) -> None:
-        self._encoder = Embedder.open(encoder, cache=False, device=device)
+    def __init__(
+        self, encoder: str, device: str | None = None, grid: bool = False, cache: bool = False
+    ) -> None:
+        self._embedder = Embedder.open(encoder, cache=cache, device=device)
+        self._grid = grid
 
     def do(self, order: bytes) -> bytes:
         """Embed one shard."""
         texts = list(dict.fromkeys(read_texts(order)))
+        # In the batches of a fit in one process, on which the last bit of a row can depend.
         blocks = [
-            self._encoder.encode_texts(texts[start : start + STORED_AT_ONCE])
+            self._embedder.encode_texts(texts[start : start + STORED_AT_ONCE])
             for start in range(0, len(texts), STORED_AT_ONCE)
         ]
-        keys = _matrix([text_key(text) for text in texts], 16)
-        return save({"keys": keys, "rows": np.concatenate(blocks)})
-
-
-class ClassShardWorker:
-    """Embeds the texts of one class after the other, as a fit in one process does."""
-
-    def __init__(self, encoder: str, device: str | None, cache: bool) -> None:
-        self._embedder = Embedder.open(encoder, cache=cache, device=device)
-
-    def do(self, order: bytes) -> bytes:
-        """Embed the texts of a class; return rows on the grid."""
+        rows = np.concatenate(blocks)
+        if not self._grid:
+            return save({"keys": _matrix([text_key(text) for text in texts], 16), "rows": rows})
         from promptboost.boosting.grid import to_grid
-        from promptboost.training.pool_rows import encode_by
 
-        texts = read_texts(order)
-        rows = to_grid(encode_by(self._embedder)(texts), name=f"texts such as {texts[0]!r}")
-        return np.ascontiguousarray(rows, dtype="<i2").tobytes()
+        on_grid = to_grid(rows, name=f"texts such as {texts[0]!r}")
+        return np.ascontiguousarray(on_grid, dtype="<i2").tobytes()
+
+
+def shard_storage(placement: Placement) -> str:
+    """Return the folder or URL of shard results; by default next to the store."""
+    out = placement.storage or str(cache_folder() / "shards")
+    return out if is_url(out) else os.path.abspath(out)
+
+
+def map_images(
+    source: str,
+    embedder: Embedder,
+    placement: Placement,
+    *,
+    views: int = 0,
+    labeled: bool = False,
+    progress: Progress,
+    say: Say,
+) -> ShardPlan:
+    """Embed the images of a source in shards; `labeled` ones with labels and thumbnails."""
+    size = placement.per_shard or SHARD_IMAGES
+    plan = map_shards(
+        cut(list_items(source, labeled=labeled, table_rows=size), size),
+        _job(ImageShardWorker, embedder, shard_storage(placement), views=views, labeled=labeled),
+        [embedder.fingerprint, f"views {views}", f"labeled {labeled}"],
+        placement,
+        of="images",
+        ending=".images.safetensors",
+        title="embedding images",
+        progress=progress,
+        say=say,
+    )
+    if not plan.units and placement.share is None:
+        raise DataError(f"there are no images in {source}")
+    return plan
+
+
+def map_texts(
+    lists: Iterable[Sequence[str]],
+    embedder: Embedder,
+    placement: Placement,
+    *,
+    grid_folder: Path | None = None,
+    progress: Progress,
+    say: Say,
+) -> ShardPlan:
+    """Embed lists of texts, each in one shard; for the grid of a fit into a folder of the run."""
+    if grid_folder is None:
+        job, ending = (
+            _job(TextShardWorker, embedder, shard_storage(placement)),
+            ".texts.safetensors",
+        )
+    else:
+        cache, out = embedder.store is not None, str(grid_folder.absolute())
+        job, ending = _job(TextShardWorker, embedder, out, grid=True, cache=cache), ".int16"
+    return map_shards(
+        lists,
+        job,
+        [embedder.fingerprint],
+        placement,
+        of="texts",
+        ending=ending,
+        title="encoding texts",
+        progress=progress,
+        say=say,
+    )
+
+
+def _job(worker: type[Worker], embedder: Embedder, out: str, **settings: Any) -> Job:
+    settings |= {"encoder": embedder.id, "device": embedder.device}
+    return Job(f"{__name__}:{worker.__name__}", settings, out, device=embedder.device)
 
 
 @dataclass

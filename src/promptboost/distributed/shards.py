@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from promptboost.distributed.engine import Job, LocalEngine, Placement, Say, WorkUnit, unit_name
+from promptboost.distributed.engine import Engine, Job, Placement, Say, WorkUnit, unit_name
 from promptboost.distributed.images import ImageItem
 from promptboost.errors import RunError, count, few
 from promptboost.progress import Progress, no_progress, stage
@@ -132,7 +132,7 @@ def map_shards(
             )
         return plan
     plan.new, failures = len(missing), []
-    engine = placement.engine(say) if missing else LocalEngine()
+    engine = placement.engine(say) if missing else Engine()
     try:
         with stage(progress, title, len(missing)) as advance:
             for receipt in engine.carry_out(job, missing.values()):

@@ -10,7 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from promptboost.errors import InputError, MissingExtraError, install_command
+from promptboost.encoders.runtime import require_modules
+from promptboost.errors import InputError, MissingExtraError
 from promptboost.io import is_temporary, read_bytes, write_bytes
 
 # Object stores, where uploads are atomic.
@@ -133,12 +134,9 @@ def is_url(path: str) -> bool:
 
 def open_url(url: str) -> tuple[Any, str]:
     """Return the file system of a URL, and the path in it."""
-    try:
-        import fsspec
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{url} is not a local folder; to open it, type: {install_command('ray')}"
-        ) from error
+    require_modules(["fsspec"], "ray", "files at URLs")
+    import fsspec
+
     try:
         # Without a cache: other processes add files, and there may be very many.
         system, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
