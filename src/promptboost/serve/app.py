@@ -140,7 +140,7 @@ def create_app(
         },
     )
     app.state.service = service
-    _add_errors(app, service)
+    _add_errors(app)
     _add_predict(app, service)
     _add_health(app, service)
     _add_runs(app, service)
@@ -151,12 +151,7 @@ def create_app(
     return app
 
 
-def _add_errors(app: FastAPI, service: Service) -> None:
-    @app.exception_handler(RequestError)
-    async def refused(_: Request, error: RequestError) -> Response:
-        service.metrics.rejected.labels(error.reason).inc()
-        return json_response(ErrorAnswer(str(error)), error.status, error.headers)
-
+def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def unknown(_: Request, error: HTTPException) -> Response:
         headers = dict(error.headers or {})
@@ -284,7 +279,7 @@ def _add_predict(app: FastAPI, service: Service) -> None:
             outcomes = await service.score_rows(run, version, rows.astype(np.float32))
             names = [f"embedding {number}" for number in range(1, len(outcomes) + 1)]
         else:
-            version, outcomes = await service.answer(run, images)
+            outcomes = await service.answer(run, version, images)
             names = [image_name for image_name, _ in images]
         answer = await _predicted(run, version, names, outcomes, options, warning)
         if options.labels:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from promptboost.model.head import Head
+    from promptboost.serve.messages import NamedImage
 
 _log = logging.getLogger(__name__)
 # Bytes of decoded images that may wait for the encoder, without those being decoded.
@@ -94,9 +95,7 @@ class Batcher:
 
     # --- in the event loop ---------------------------------------------------------------------
 
-    async def answer(
-        self, images: Sequence[tuple[str, Callable[[], bytes]]], head: "Head"
-    ) -> list[Outcome]:
+    async def answer(self, images: "Sequence[NamedImage]", head: "Head") -> list[Outcome]:
         """Return the probabilities of each image, or an error.
 
         An image is its name, for errors, and a function that returns the bytes of its file.

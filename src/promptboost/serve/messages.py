@@ -5,6 +5,7 @@ import base64
 import binascii
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -80,18 +81,12 @@ class PredictMessage(PredictOptions, kw_only=True):
     ) = UNSET
 
 
-class _RawMessage(Struct, forbid_unknown_fields=True):
-    """Which fields a request has; their content is not decoded yet."""
-
-    images: Raw = Raw()
-    embeddings: Raw = Raw()
-    top_k: Raw = Raw()
-    min_probability: Raw = Raw()
-    accept: Raw = Raw()
-    coverage: Raw = Raw()
-    class_priors: Raw = Raw()
-    explain: Raw = Raw()
-    labels: Raw = Raw()
+#: The fields that a request has; their content is not decoded yet.
+_RawMessage = msgspec.defstruct(
+    "_RawMessage",
+    [(name, Raw, Raw()) for name in PredictMessage.__struct_fields__],
+    forbid_unknown_fields=True,
+)
 
 
 class PredictAnswer(Struct):
@@ -212,7 +207,7 @@ def _read_json(
     body: bytes, limits: Limits, dim: int
 ) -> tuple[list[NamedImage], NDArray[np.float64] | None, dict[str, Any]]:
     """Return images, embeddings and the options that were given explicitly."""
-    raw = _decode(body, _RawMessage)
+    raw: Any = _decode(body, _RawMessage)
     if bool(raw.images) == bool(raw.embeddings):
         raise RequestError(422, "request", "send either images or embeddings")
     # Objects take far more memory than their text: count them before they are decoded.
@@ -237,7 +232,10 @@ def _read_json(
         return [], _matrix(message.embeddings, limits, dim), fields
     assert message.images is not UNSET
     _check_count(len(message.images), limits)
-    images = [_json_image(*pair) for pair in enumerate(message.images, start=1)]
+    images: list[NamedImage] = []
+    for number, image in enumerate(message.images, start=1):
+        data, name = (image, None) if isinstance(image, str) else (image.data, image.name)
+        images.append((_name(name, number), partial(_base64_bytes, data)))
     return images, None, fields
 
 
@@ -268,11 +266,6 @@ def _base64_bytes(text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise RequestError(422, "base64", "not base64") from None
-
-
-def _json_image(number: int, image: str | ImageMessage) -> NamedImage:
-    data, name = (image, None) if isinstance(image, str) else (image.data, image.name)
-    return _name(name, number), lambda: _base64_bytes(data)
 
 
 class _Form(MultiPartParser):

@@ -5,7 +5,7 @@ import hashlib
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +25,7 @@ from promptboost.report.page import card_markdown, read_run
 from promptboost.run.run_folder import RunFolder
 from promptboost.serve.batcher import Batcher, Outcome, ScoredImage
 from promptboost.serve.limits import Limits, RequestError
-from promptboost.serve.messages import RunAnswer
+from promptboost.serve.messages import NamedImage, RunAnswer
 from promptboost.serve.metrics import ServerMetrics
 
 _log = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ class RunVersion:
     classifier: PromptClassifier
     batcher: Batcher
     card: str | None
+    files: tuple[Path, ...]  # that affect predictions
     stamps: tuple[Stamp | None, ...]
 
 
@@ -57,7 +58,7 @@ class ServedRun:
 
     def stamps(self) -> tuple[Stamp | None, ...]:
         """Return stamps that change when its files do."""
-        return _stamps(self.path, self.current.batcher.encoder.id)
+        return tuple(map(file_stamp, self.current.files))
 
     def answer(self) -> RunAnswer:
         """Return a summary."""
@@ -150,17 +151,16 @@ class Service:
         return self.runs[name]
 
     async def answer(
-        self, run: ServedRun, images: Sequence[tuple[str, Callable[[], bytes]]]
-    ) -> tuple[RunVersion, list[Outcome]]:
-        """Return the outcome of each image, and the version of the run that made it."""
-        version = run.current
+        self, run: ServedRun, version: RunVersion, images: Sequence[NamedImage]
+    ) -> list[Outcome]:
+        """Return the outcome of each image."""
         outcomes = await version.batcher.answer(images, version.classifier.head)
         for outcome in outcomes:
             if isinstance(outcome, RequestError):
                 self.metrics.rejected.labels(outcome.reason).inc()
         scored = sum(isinstance(outcome, ScoredImage) for outcome in outcomes)
         self.metrics.images.labels(run.name).inc(scored)
-        return version, outcomes
+        return outcomes
 
     async def score_rows(
         self, run: ServedRun, version: RunVersion, rows: NDArray[np.float32]
@@ -221,20 +221,23 @@ class Service:
         if batcher is None:
             embedder = Embedder.open(name, cache=self._cache, device=self._device)
             batcher = Batcher(embedder, self.limits, self.metrics, name)
-        encoder_id = batcher.encoder.id
-        stamps = _stamps(path, encoder_id)
+        head = head_file(batcher.encoder.id)
+        files = (path / ENSEMBLE_FILE, path / RESIDUAL_FILE, path / head)
+        stamps = tuple(map(file_stamp, files))
         # Pass the encoder rather than its name, so that runs share it.
         classifier = load(path, batcher.encoder, cache=self._cache, text_only=self._text_only)
         self._batchers[name] = batcher
         if self._started and not batcher.ready:
             batcher.start().result()
+        digests = [hash_file(file) if file.is_file() else "" for file in files]
         return RunVersion(
             number=number,
-            digest=_digest(path, encoder_id),
+            digest=hashlib.blake2b(" ".join(digests).encode(), digest_size=16).hexdigest(),
             loaded=datetime.now(UTC).isoformat(timespec="seconds"),
             classifier=classifier,
             batcher=batcher,
             card=_card(path),
+            files=files,
             stamps=stamps,
         )
 
@@ -258,21 +261,6 @@ class Service:
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             await asyncio.to_thread(self.reload)
-
-
-def _files(path: Path, encoder_id: str) -> list[Path]:
-    """Return the files that affect predictions."""
-    return [path / ENSEMBLE_FILE, path / RESIDUAL_FILE, path / head_file(encoder_id)]
-
-
-def _stamps(path: Path, encoder_id: str) -> tuple[Stamp | None, ...]:
-    return tuple(map(file_stamp, _files(path, encoder_id)))
-
-
-def _digest(path: Path, encoder_id: str) -> str:
-    files = _files(path, encoder_id)
-    digests = [hash_file(file) if file.is_file() else "" for file in files]
-    return hashlib.blake2b(" ".join(digests).encode(), digest_size=16).hexdigest()
 
 
 def _card(path: Path) -> str | None:

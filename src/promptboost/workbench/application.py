@@ -142,16 +142,14 @@ def create_workbench_app(service: WorkbenchService, token: str) -> FastAPI:
 
 
 def _add_errors(app: FastAPI, workbench: Workbench) -> None:
-    @app.exception_handler(RequestError)
-    async def refused(_: Request, error: RequestError) -> Response:
-        return json_response(ErrorAnswer(str(error)), error.status, error.headers)
-
     @app.exception_handler(StaleError)
     async def stale(_: Request, error: StaleError) -> Response:
         return json_response({"error": str(error), "revision": workbench.draft.revision}, 409)
 
     @app.exception_handler(PromptBoostError)
     async def unusable(_: Request, error: PromptBoostError) -> Response:
+        if isinstance(error, RequestError):  # answered by the gate
+            raise error
         return json_response(ErrorAnswer(str(error)), 422)
 
     @app.exception_handler(OSError)
