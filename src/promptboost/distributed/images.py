@@ -6,12 +6,11 @@ that read them; a list holds parts of them.
 
 import io
 import os
-import stat
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path, PurePosixPath
@@ -29,7 +28,9 @@ from promptboost.data.webdataset import ARCHIVE, archive_images
 from promptboost.distributed.storage import (
     FileRefusedError,
     StorageError,
+    find_entry,
     is_url,
+    list_folder,
     open_url,
     reaching,
 )
@@ -88,137 +89,66 @@ def _items_of(source: str, labeled: bool) -> Iterator[ImageItem]:
     if not is_url(source) and (parsed := DataSource.parse(source)).benchmark is not None:
         for image in parsed.load(check=False).images:
             path = str(image.source)
-            entry = _Files().entry(path)
+            entry = find_entry(path)
             state = "" if entry is None else entry.state
             yield ImageItem(image.id, path, state, image.label, image.split or "")
         return
     if source == "emoji":
         raise DataError("the emoji are for one process: leave out --on, --shard and --storage")
-    files = _Files.of(source)
-    root = files.root(source)
-    entry = files.entry(root)
     # The prefix of names, as in predictions without shards.
     name = source.rstrip("/") if is_url(source) else Path(source).as_posix()
+    # Absolute: other processes have other working directories.
+    root = name if is_url(source) else os.path.abspath(source)
+    entry = find_entry(root)
     suffix = PurePosixPath(root).suffix.lower()
     if entry is None:
         if labeled or is_url(source):
             raise DataError(f"{source} does not exist; give a folder, a manifest, Parquet or tars")
         yield ImageItem(source, root)  # its prediction records the error
     elif entry.is_folder:
-        yield from _labeled_folder(files, root) if labeled else _walk(files, root, name)
+        yield from _labeled_folder(root) if labeled else _walk(root, name)
     elif suffix in MANIFEST_ENDINGS:
-        yield from _manifest(files, root, labeled)
+        yield from _manifest(root, labeled)
     else:
         if labeled and suffix not in (TABLE, ARCHIVE):
             raise DataError(f"{source} is one file without a label; give a folder or a manifest")
-        yield ImageItem(name, files.url(root), entry.state)
+        yield ImageItem(name, root, entry.state)
 
 
-@dataclass(frozen=True)
-class _Entry:
-    name: str
-    is_folder: bool
-    state: str = ""
-    identity: tuple[int, int] | None = None  # of a local folder, to detect cyclic links
-
-
-@dataclass(frozen=True)
-class _Files:
-    """Local files, or those of a file system of fsspec."""
-
-    system: Any = None
-    protocol: str = ""
-
-    @classmethod
-    def of(cls, source: str) -> "_Files":
-        return cls(open_url(source)[0], source.partition("://")[0]) if is_url(source) else cls()
-
-    def root(self, source: str) -> str:
-        # Absolute: other processes have other working directories.
-        return open_url(source)[1] if self.system else os.path.abspath(source)
-
-    def url(self, path: str) -> str:
-        if not self.system:
-            return path
-        return f"{self.protocol}://{path if self.protocol == 'memory' else path.lstrip('/')}"
-
-    def entry(self, path: str) -> _Entry | None:
-        try:
-            if not self.system:
-                return _local_entry(path)
-            with reaching(self.url(path)):
-                return _remote_entry(self.system.info(path))
-        except FileNotFoundError:
-            return None
-
-    def entries(self, folder: str) -> list[_Entry]:
-        if not self.system:
-            return [_listed_entry(f"{folder}/{name}") for name in sorted(os.listdir(folder))]
-        with reaching(self.url(folder)):
-            infos = self.system.ls(folder, detail=True)
-        folder = folder.rstrip("/")
-        listed = [_remote_entry(info) for info in infos if info["name"].rstrip("/") != folder]
-        return sorted(listed, key=lambda entry: entry.name)
-
-
-def _local_entry(path: str) -> _Entry:
-    status, name = os.stat(path), Path(path).name
-    if stat.S_ISDIR(status.st_mode):
-        return _Entry(name, True, identity=(status.st_dev, status.st_ino))
-    return _Entry(name, False, f"{status.st_size}-{status.st_mtime_ns}")
-
-
-def _listed_entry(path: str) -> _Entry:
-    with suppress(OSError):
-        return _local_entry(path)
-    return _Entry(Path(path).name, False)  # a broken link: listed, but unreadable
-
-
-def _remote_entry(info: Mapping[str, Any]) -> _Entry:
-    name = info["name"].rstrip("/").rpartition("/")[2]
-    if info["type"] == "directory":
-        return _Entry(name, True)
-    tags = (info[key] for key in ("ETag", "etag", "mtime", "created") if info.get(key))
-    return _Entry(name, False, f"{info.get('size')}-{str(next(tags, '')).strip(chr(34))}")
-
-
-def _walk(
-    files: _Files, folder: str, prefix: str, above: tuple[tuple[int, int], ...] = ()
-) -> Iterator[ImageItem]:
+def _walk(folder: str, prefix: str, above: tuple[tuple[int, int], ...] = ()) -> Iterator[ImageItem]:
     """List the files below a folder; names begin with `prefix`."""
     try:
-        entries = files.entries(folder)
+        entries = list_folder(folder)
     except OSError as error:
         problem = reason_for(error, Path(folder))
-        yield ImageItem(prefix or folder, files.url(folder), problem=problem)
+        yield ImageItem(prefix or folder, folder, problem=problem)
         return
     for entry in entries:
         if entry.name.startswith("."):
             continue
-        path = f"{folder.rstrip('/')}/{entry.name}"
-        name = f"{prefix}/{entry.name}"
+        path, name = f"{folder.rstrip('/')}/{entry.name}", f"{prefix}/{entry.name}"
         if not entry.is_folder:
             if PurePosixPath(entry.name).suffix.lower() not in COMPANIONS:
-                yield ImageItem(name, files.url(path), entry.state)
+                yield ImageItem(name, path, entry.state)
         elif entry.identity is not None and entry.identity in above:
             problem = "a link back to a folder above it"
-            yield ImageItem(name, files.url(path), problem=problem)
+            yield ImageItem(name, path, problem=problem)
         else:
             here = () if entry.identity is None else (entry.identity,)
-            yield from _walk(files, path, name, (*above, *here))
+            yield from _walk(path, name, (*above, *here))
 
 
-def _labeled_folder(files: _Files, root: str) -> Iterator[ImageItem]:
+def _labeled_folder(root: str) -> Iterator[ImageItem]:
     """List images labeled by their folder, possibly below folders of splits."""
-    tops = [entry for entry in files.entries(root) if not entry.name.startswith(".")]
+    tops = [entry for entry in list_folder(root) if not entry.name.startswith(".")]
     folders = [entry for entry in tops if entry.is_folder]
     layered = bool(folders) and all(
         split_name(entry.name) is not None
-        and any(below.is_folder for below in files.entries(f"{root.rstrip('/')}/{entry.name}"))
+        and any(below.is_folder for below in list_folder(f"{root.rstrip('/')}/{entry.name}"))
         for entry in folders
     )
     depth = 2 if layered else 1
-    for image in _walk(files, root, ""):
+    for image in _walk(root, ""):
         name = image.name.removeprefix("/")
         folder_names = name.split("/")[:-1]
         if image.problem or PurePosixPath(name).suffix.lower() in (TABLE, ARCHIVE):
@@ -231,26 +161,28 @@ def _labeled_folder(files: _Files, root: str) -> Iterator[ImageItem]:
             yield msgspec.structs.replace(image, name=name, label=label, split=split)
 
 
-def _manifest(files: _Files, path: str, labeled: bool) -> Iterator[ImageItem]:
+def _manifest(path: str, labeled: bool) -> Iterator[ImageItem]:
     """List the images of a manifest, line by line; paths are relative to its folder."""
-    folder = path.rpartition("/")[0]
+    # With the slashes after the protocol of a URL.
+    protocol, slashes, location = path.rpartition("://")
+    folder = location.rpartition("/")[0]
     needed = ("path", "label") if labeled else ("path",)
-    with _open(files.url(path)) as file:
+    with _open(path) as file:
         lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
         try:
             for where, row in manifest_rows(lines, PurePosixPath(path).name, needed):
                 text = cell_text(row, "path", where).replace("\\", "/")
                 if is_url(text):
                     image_path = text
-                elif not folder or text.startswith("/"):
-                    image_path = files.url(text)
+                elif text.startswith("/"):
+                    rooted = protocol in ("", "file", "memory")
+                    image_path = f"{protocol}{slashes}{text if rooted else text.lstrip('/')}"
                 else:
-                    image_path = files.url(os.path.normpath(f"{folder}/{text}"))
+                    image_path = protocol + slashes + os.path.normpath(os.path.join(folder, text))
                 label = cell_text(row, "label", where) if labeled else ""
                 split = split_of(row.get("split"), where) or ""
                 # Requesting the state of every remote file would take as long as reading it.
-                local = not files.system and not is_url(image_path)
-                entry = files.entry(image_path) if local else None
+                entry = None if is_url(image_path) else find_entry(image_path)
                 state = "" if entry is None else entry.state
                 name = text if labeled else image_path
                 yield ImageItem(name, image_path, state, label, split)

@@ -4,7 +4,8 @@ import contextlib
 import os
 import platform
 import secrets
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -76,13 +77,9 @@ class Storage:
         return content
 
     def __contains__(self, name: str) -> bool:
-        if (path := self._local(name)) is not None:
-            return path.is_file()
-        system, root = self._remote
-        # `isfile` would be false where the storage cannot be reached.
-        with contextlib.suppress(FileNotFoundError), reaching(self.url):
-            return bool(system.info(f"{root}/{name}")["type"] == "file")
-        return False
+        # fsspec's `isfile` would be false where the storage cannot be reached.
+        entry = find_entry(str(self._local(name) or f"{self.url.rstrip('/')}/{name}"))
+        return entry is not None and not entry.is_folder
 
     def names(self, folder: str = "") -> Iterator[str]:
         """Return the names of the complete files in a folder, in no order."""
@@ -93,10 +90,9 @@ class Storage:
         system, root = self._remote
         target = f"{root}/{folder}".rstrip("/")
         with contextlib.suppress(FileNotFoundError), reaching(self.url):
-            for entry in system.ls(target, detail=True):
-                name = entry["name"].rstrip("/").rpartition("/")[2]
-                if entry["type"] == "file" and not name.endswith(".part"):
-                    yield name
+            for entry in map(_remote_entry, system.ls(target, detail=True)):
+                if not entry.is_folder and not entry.name.endswith(".part"):
+                    yield entry.name
 
     def remove(self, name: str) -> None:
         """Remove a file if it exists."""
@@ -119,6 +115,60 @@ class Storage:
     @cached_property
     def _remote(self) -> tuple[Any, str]:
         return open_url(self.url)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file or a folder."""
+
+    name: str
+    is_folder: bool
+    state: str = ""  # changes with the content: size and modification time, or an ETag
+    identity: tuple[int, int] | None = None  # of a local folder, to detect cyclic links
+
+
+def find_entry(path: str) -> Entry | None:
+    """Return the file or folder at a path or URL; None if there is none."""
+    try:
+        if not is_url(path):
+            return _local_entry(path)
+        system, remote_path = open_url(path)
+        with reaching(path):
+            return _remote_entry(system.info(remote_path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def list_folder(path: str) -> list[Entry]:
+    """Return the files and folders in a folder, sorted by name; a broken link is a file."""
+    if not is_url(path):
+        listed = []
+        for name in sorted(os.listdir(path)):
+            try:
+                listed.append(_local_entry(f"{path}/{name}"))
+            except OSError:
+                listed.append(Entry(name, False))
+        return listed
+    system, folder = open_url(path)
+    with reaching(path):
+        infos = system.ls(folder, detail=True)
+    remote = [_remote_entry(info) for info in infos if info["name"].rstrip("/") != folder]
+    return sorted(remote, key=lambda entry: entry.name)
+
+
+def _local_entry(path: str) -> Entry:
+    status, name = os.stat(path), Path(path).name
+    if stat.S_ISDIR(status.st_mode):
+        return Entry(name, True, identity=(status.st_dev, status.st_ino))
+    return Entry(name, False, f"{status.st_size}-{status.st_mtime_ns}")
+
+
+def _remote_entry(info: Mapping[str, Any]) -> Entry:
+    name = info["name"].rstrip("/").rpartition("/")[2]
+    if info["type"] == "directory":
+        return Entry(name, True)
+    tags = (info[key] for key in ("ETag", "etag", "mtime", "created") if info.get(key))
+    return Entry(name, False, f"{info.get('size')}-{str(next(tags, '')).strip(chr(34))}")
 
 
 def is_url(path: str) -> bool:
