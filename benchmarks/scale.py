@@ -33,12 +33,13 @@ from promptboost.distributed.engine import (
     Engine,
     Job,
     Placement,
+    ShardPlan,
     WorkUnit,
     carry_out,
     make_worker,
+    plan_shards,
 )
-from promptboost.distributed.images import TABLE_ROWS, ImageItem
-from promptboost.distributed.shards import SHARD_IMAGES, ShardPlan, cut, plan_shards
+from promptboost.distributed.images import SHARD_IMAGES, TABLE_ROWS, ImageItem, cut
 from promptboost.pool import TEMPLATES, fill
 from promptboost.pool.readers import emoji_descriptions
 from promptboost.threads import set_threads

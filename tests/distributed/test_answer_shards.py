@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from promptboost.distributed.answer_shards import (
+    evaluate_in_shards,
     predict_in_shards,
     write_predictions,
 )
 from promptboost.distributed.engine import Placement, Share
-from promptboost.distributed.evaluate_shards import evaluate_in_shards
 from promptboost.errors import RunError
 from promptboost.model.prediction import FIELDS
 from promptboost.run.evaluate import evaluate_run

@@ -7,9 +7,8 @@ import pytest
 
 from promptboost.data import load_data
 from promptboost.data.source import find_images
-from promptboost.distributed.engine import Job, Placement
-from promptboost.distributed.images import ImageItem, list_items
-from promptboost.distributed.shards import cut, plan_shards
+from promptboost.distributed.engine import Job, Placement, plan_shards
+from promptboost.distributed.images import ImageItem, cut, list_items
 from promptboost.distributed.storage import Storage, open_url
 from promptboost.errors import DataError, MissingExtraError
 

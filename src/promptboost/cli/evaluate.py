@@ -70,7 +70,7 @@ def evaluate(
         check_output(output)
         options["write"] = partial(write_predictions, output)
     if placement is not None and placement.in_shards:
-        from promptboost.distributed.evaluate_shards import evaluate_in_shards
+        from promptboost.distributed.answer_shards import evaluate_in_shards
 
         if held_out or data is None:
             raise SettingError("--held-out cannot be combined with --on and --storage")

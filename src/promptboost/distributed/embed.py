@@ -9,7 +9,7 @@ import numpy as np
 from promptboost.config import FitConfig
 from promptboost.data import Dataset, load_data
 from promptboost.distributed.engine import Placement, Say
-from promptboost.distributed.images import list_items
+from promptboost.distributed.images import SHARD_TEXTS, cut, list_items
 from promptboost.distributed.shard_embeddings import (
     StoreCount,
     add_images_to_store,
@@ -18,7 +18,6 @@ from promptboost.distributed.shard_embeddings import (
     map_texts,
     shard_storage,
 )
-from promptboost.distributed.shards import SHARD_TEXTS, cut
 from promptboost.distributed.storage import is_url
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.store import EmbeddingStore

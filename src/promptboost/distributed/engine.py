@@ -1,6 +1,8 @@
 """Engines process units of work in this process or on Ray, and write the same files.
 
 A unit is a shard or a cell. Its result is one file, whose name is a digest of everything it depends on.
+Shards are a listing cut into units, each named by a digest of its content: one more image among ten million
+changes one or two, and all others keep their names and results.
 """
 
 import errno
@@ -10,16 +12,20 @@ import itertools
 import re
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import msgspec
 
 from promptboost.distributed.storage import Storage
-from promptboost.errors import PromptBoostError, RunError, SettingError
+from promptboost.errors import PromptBoostError, RunError, SettingError, count, few
+from promptboost.progress import Progress, no_progress, stage
 
 Say = Callable[[str], None]
+# Most names of items in the message about a shard that failed.
+_NAMED = 1024
 
 
 class UnitError(PromptBoostError):
@@ -227,3 +233,95 @@ class Placement:
 
         address = None if self.on == "ray" else self.on
         return RayEngine(address, workers=self.workers, cores=self.cores or 1, say=say)
+
+
+def read_shard(order: bytes, kind: Any) -> list[Any]:
+    """Return the items of a shard, which are texts or images of a listing."""
+    return msgspec.json.decode(zlib.decompress(order), type=list[kind])
+
+
+@dataclass
+class ShardPlan:
+    """The shards of a job in order, or those of one share."""
+
+    job: Job
+    done: set[str]  # names of shards with results
+    units: list[WorkUnit] = field(default_factory=list)
+    new: int = 0  # number of shards that were missing
+    seconds: float = 0.0  # of all workers together
+
+    def results(self) -> Iterator[bytes]:
+        """Read the results, one shard after the other."""
+        return (self.job.storage.read(self.job.path(unit)) for unit in self.units)
+
+
+def plan_shards(
+    job: Job,
+    shards: Iterable[Sequence[Any]],
+    facts: Sequence[str],
+    placement: Placement,
+    *,
+    of: str,
+    ending: str,
+) -> ShardPlan:
+    """Name shards by their content and by `facts`; finished shards keep no list of items in memory."""
+    plan = ShardPlan(job, job.done())
+    for shard in shards if placement.share is None else placement.share.of_units(shards):
+        content = msgspec.json.encode(list(shard))
+        name = unit_name([of, *facts, unit_name([content], ".json")], ending)
+        # Names compress well, to some 25 bytes per image.
+        order = None if name in plan.done or placement.merge else zlib.compress(content, 1)
+        plan.units.append(WorkUnit(name, order))
+    return plan
+
+
+def map_shards(
+    shards: Iterable[Sequence[Any]],
+    job: Job,
+    facts: Sequence[str],
+    placement: Placement,
+    *,
+    of: str,
+    ending: str,
+    title: str,
+    progress: Progress = no_progress,
+    say: Say = lambda _: None,
+) -> ShardPlan:
+    """Apply the worker of a job to every shard without a result.
+
+    Results depend on the items of a shard (`of` images or texts) and on `facts`; their files end in
+    `ending`. With ``placement.merge``, all must exist. If a shard fails, `say` is called with its
+    items, the others are finished, and RunError is raised.
+    """
+    plan = plan_shards(job, shards, facts, placement, of=of, ending=ending)
+    # Shards with the same content have one name and are processed once.
+    missing = {unit.name: unit for unit in plan.units if unit.name not in plan.done}
+    if placement.merge:
+        if missing:
+            raise RunError(
+                f"{len(missing)} of {count(len(plan.units), 'shard')} are not in {job.out} yet. Finished "
+                "work is kept: run the same command with --shard or --on for the rest, then --merge"
+            )
+        return plan
+    plan.new, failures = len(missing), []
+    engine = placement.engine(say) if missing else Engine()
+    try:
+        with stage(progress, title, len(missing)) as advance:
+            for receipt in engine.carry_out(job, missing.values()):
+                advance()
+                plan.seconds += receipt.seconds
+                if receipt.problem is not None:
+                    failures.append(receipt)
+    finally:
+        engine.close()
+    for receipt in failures:
+        entries = read_shard(missing[receipt.name].order, Any)
+        names = [entry if isinstance(entry, str) else entry[0] for entry in entries]
+        say(f"a shard of {of} failed: {receipt.problem}. Its {of}: {few(names, _NAMED)}")
+    if failures:
+        raise RunError(
+            f"{len(failures)} of {count(len(plan.units), 'shard')} of {of} could not be processed, the "
+            f"first because: {failures[0].problem}. Finished work is kept in {job.out}: run the same "
+            "command again for the rest"
+        )
+    return plan

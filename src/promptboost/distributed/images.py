@@ -6,6 +6,7 @@ that read them; a list holds parts of them.
 
 import io
 import os
+import zlib
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path, PurePosixPath
 from platform import node
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -39,6 +40,8 @@ from promptboost.errors import DataError, count, human_bytes
 from promptboost.io import open_regular
 
 TABLE = ".parquet"
+#: Images and texts per shard: some seconds of work, which is what a killed worker loses.
+SHARD_IMAGES, SHARD_TEXTS = 512, 4096
 #: Rows of a Parquet file that make one item of a listing.
 TABLE_ROWS = 512
 _ROWS_AT_ONCE = 64
@@ -61,6 +64,9 @@ class ImageItem(msgspec.Struct, frozen=True, array_like=True):
     def holds_many(self) -> bool:
         """Whether it is a part of a Parquet file, or a tar."""
         return self.rows is not None or self.path.lower().endswith(ARCHIVE)
+
+
+Listed = TypeVar("Listed", bound=ImageItem | str)
 
 
 def list_items(
@@ -188,6 +194,42 @@ def _manifest(path: str, labeled: bool) -> Iterator[ImageItem]:
                 yield ImageItem(name, image_path, state, label, split)
         except UnicodeDecodeError as error:
             raise DataError(f"{path} is not UTF-8 text") from error
+
+
+def cut(items: Iterable[Listed], size: int) -> Iterator[list[Listed]]:
+    """Cut a listing into shards of about `size` items: at least a quarter and at most twice of it.
+
+    A shard ends after an item whose name hashes to zero modulo `size`, so that shards before and after a
+    change stay the same. A part of a Parquet file and a tar are a shard of their own.
+    """
+    least, most = max(1, size // 4), 2 * size
+    shard: list[Listed] = []
+    for entry in items:
+        if isinstance(entry, ImageItem) and entry.holds_many:
+            if shard:
+                yield shard
+                shard = []
+            yield [entry]
+            continue
+        shard.append(entry)
+        if len(shard) >= most or (len(shard) >= least and _ends(_name(entry), size)):
+            yield shard
+            shard = []
+    if shard:
+        yield shard
+
+
+def _name(entry: ImageItem | str) -> str:
+    return entry if isinstance(entry, str) else entry.name
+
+
+def _ends(name: str, size: int) -> bool:
+    """Return True for one name out of `size`."""
+    # Only the file and its folder count, wherever they are.
+    short = name[name.rfind("/", 0, max(0, name.rfind("/"))) + 1 :]
+    checksum = zlib.crc32(short.encode("utf-8", "surrogatepass"))
+    # Names that differ in a digit have checksums that differ in few bits: spread them.
+    return (checksum * 0x9E3779B1 >> 16 & 0xFFFF) * size < 0x10000
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,15 +18,22 @@ from safetensors.numpy import load, save
 
 from promptboost.data.dataset import LabeledImage
 from promptboost.data.decode import BadImage
-from promptboost.distributed.engine import Job, Placement, Say, Worker
-from promptboost.distributed.images import UnreadImage, list_items, open_images
-from promptboost.distributed.shards import (
-    SHARD_IMAGES,
+from promptboost.distributed.engine import (
+    Job,
+    Placement,
+    Say,
     ShardPlan,
-    cut,
+    Worker,
     map_shards,
-    read_images,
-    read_texts,
+    read_shard,
+)
+from promptboost.distributed.images import (
+    SHARD_IMAGES,
+    ImageItem,
+    UnreadImage,
+    cut,
+    list_items,
+    open_images,
 )
 from promptboost.distributed.storage import is_url
 from promptboost.encoders.base import UnitRows
@@ -97,7 +104,7 @@ class ImageShardWorker:
         positions: list[int] = []
 
         def readable() -> Iterator[LabeledImage]:
-            for image in open_images(read_images(order)):
+            for image in open_images(read_shard(order, ImageItem)):
                 if isinstance(image, UnreadImage):
                     listed.append(ListedImage(image.path, image.label, image.split, image.reason))
                     continue
@@ -150,7 +157,7 @@ class TextShardWorker:
 
     def do(self, order: bytes) -> bytes:
         """Embed one shard."""
-        texts = list(dict.fromkeys(read_texts(order)))
+        texts = list(dict.fromkeys(read_shard(order, str)))
         # In the batches of a fit in one process, on which the last bit of a row can depend.
         blocks = [
             self._embedder.encode_texts(texts[start : start + STORED_AT_ONCE])

@@ -118,7 +118,7 @@ class Storage:
 
 
 @dataclass(frozen=True)
-class Entry:
+class FileEntry:
     """A file or a folder."""
 
     name: str
@@ -127,7 +127,7 @@ class Entry:
     identity: tuple[int, int] | None = None  # of a local folder, to detect cyclic links
 
 
-def find_entry(path: str) -> Entry | None:
+def find_entry(path: str) -> FileEntry | None:
     """Return the file or folder at a path or URL; None if there is none."""
     try:
         if not is_url(path):
@@ -139,7 +139,7 @@ def find_entry(path: str) -> Entry | None:
         return None
 
 
-def list_folder(path: str) -> list[Entry]:
+def list_folder(path: str) -> list[FileEntry]:
     """Return the files and folders in a folder, sorted by name; a broken link is a file."""
     if not is_url(path):
         listed = []
@@ -147,7 +147,7 @@ def list_folder(path: str) -> list[Entry]:
             try:
                 listed.append(_local_entry(f"{path}/{name}"))
             except OSError:
-                listed.append(Entry(name, False))
+                listed.append(FileEntry(name, False))
         return listed
     system, folder = open_url(path)
     with reaching(path):
@@ -156,19 +156,19 @@ def list_folder(path: str) -> list[Entry]:
     return sorted(remote, key=lambda entry: entry.name)
 
 
-def _local_entry(path: str) -> Entry:
+def _local_entry(path: str) -> FileEntry:
     status, name = os.stat(path), Path(path).name
     if stat.S_ISDIR(status.st_mode):
-        return Entry(name, True, identity=(status.st_dev, status.st_ino))
-    return Entry(name, False, f"{status.st_size}-{status.st_mtime_ns}")
+        return FileEntry(name, True, identity=(status.st_dev, status.st_ino))
+    return FileEntry(name, False, f"{status.st_size}-{status.st_mtime_ns}")
 
 
-def _remote_entry(info: Mapping[str, Any]) -> Entry:
+def _remote_entry(info: Mapping[str, Any]) -> FileEntry:
     name = info["name"].rstrip("/").rpartition("/")[2]
     if info["type"] == "directory":
-        return Entry(name, True)
+        return FileEntry(name, True)
     tags = (info[key] for key in ("ETag", "etag", "mtime", "created") if info.get(key))
-    return Entry(name, False, f"{info.get('size')}-{str(next(tags, '')).strip(chr(34))}")
+    return FileEntry(name, False, f"{info.get('size')}-{str(next(tags, '')).strip(chr(34))}")
 
 
 def is_url(path: str) -> bool:
