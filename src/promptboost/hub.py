@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 from promptboost.config import FitConfig
 from promptboost.encoders.runtime import require_modules
@@ -255,7 +254,11 @@ def _downloaded(
     hub = _hub(endpoint)
     try:
         with stage(progress, f"asking for {repository}"):
-            exact = _commit(hub.endpoint, repository, revision or "main")
+            exact = hub.model_info(repository, revision=revision or "main", timeout=_SECONDS).sha
+            if not re.fullmatch("[0-9a-f]{40}", exact or ""):
+                raise FileFormatError(
+                    f"{repository}: the hub names no commit of {revision or 'main'}"
+                )
             manifest = _file(hub, repository, MANIFEST, exact, _LARGEST_LIST)
         # Other files of the repository are not downloaded.
         digests = _listed(manifest, repository)
@@ -284,31 +287,15 @@ def _downloaded(
     return exact, content
 
 
-def _commit(endpoint: str, repository: str, revision: str) -> str:
-    """Return the commit of a branch, a tag or a commit."""
-    url = f"{endpoint}/api/models/{repository}/revision/{quote(revision, safe='')}"
-    content = _download(url, repository, _LARGEST_LIST)
-    if content is None:
-        raise _unreachable("pull from", repository, LookupError(f"there is no {revision} of it"))
-    record = load_json(content.decode("utf-8", "replace"), repository)
-    commit = record.get("sha") if isinstance(record, Mapping) else None
-    if not isinstance(commit, str) or not re.fullmatch("[0-9a-f]{40}", commit):
-        raise FileFormatError(f"{repository}: the hub names no commit of {revision}")
-    return commit
-
-
 def _file(hub: Any, repository: str, name: str, commit: str, most: int) -> bytes | None:
-    from huggingface_hub import hf_hub_url
+    """Download at most `most` bytes of a file; return None if there is no such file.
 
-    url = hf_hub_url(repository, name, revision=commit, endpoint=hub.endpoint)
-    return _download(url, f"{repository}: {name}", most)
-
-
-def _download(url: str, name: str, most: int) -> bytes | None:
-    """Download at most `most` bytes; return None if there is nothing at the address."""
-    from huggingface_hub import get_session
+    The client's own download writes files of any size.
+    """
+    from huggingface_hub import get_session, hf_hub_url
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
+    url = hf_hub_url(repository, name, revision=commit, endpoint=hub.endpoint)
     chunks: list[bytes] = []
     size = 0
     options: dict[str, Any] = {
@@ -326,8 +313,8 @@ def _download(url: str, name: str, most: int) -> bytes | None:
             size += len(chunk)
             if size > most:
                 raise FileFormatError(
-                    f"{name} is too large: the files of a run take at most {human_bytes(_LARGEST)}, its "
-                    f"{MANIFEST} {human_bytes(_LARGEST_LIST)}"
+                    f"{repository}: {name} is too large: the files of a run take at most "
+                    f"{human_bytes(_LARGEST)}, its {MANIFEST} {human_bytes(_LARGEST_LIST)}"
                 )
     return b"".join(chunks)
 

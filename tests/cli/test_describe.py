@@ -13,7 +13,7 @@ import promptboost
 from promptboost.data.shots import load_task
 from promptboost.llm.client import ModelSettings
 from promptboost.llm.description import Describer
-from promptboost.llm.requests import ask_all
+from promptboost.llm.generation import ask_all
 from promptboost.pool import build_pool, save_pool
 from promptboost.pool.io import load_pool
 from promptboost.run.fit import thumbnail

@@ -1,7 +1,7 @@
 import pytest
 
 from promptboost.llm.client import BudgetError, Reply
-from promptboost.llm.requests import Budget
+from promptboost.llm.generation import Budget
 
 
 def test_requests_stop_at_the_number():

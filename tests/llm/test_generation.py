@@ -2,10 +2,9 @@ import pytest
 
 from promptboost.errors import PoolError
 from promptboost.llm.client import ModelSettings
-from promptboost.llm.generation import generate_pool, plan
+from promptboost.llm.generation import Budget, generate_pool, plan
 from promptboost.llm.questions import Pair, pair_questions, questions_for
 from promptboost.llm.replies import NOTHING_YET, ReplyCache
-from promptboost.llm.requests import Budget
 from promptboost.pool import build_pool
 from tests.llm.llm_server import Act, Server
 

@@ -1,9 +1,12 @@
+import json
 import re
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptboost.llm.questions import Pair, confused_pairs, grow_pool, pair_questions
+from promptboost.data.source import DataSource
+from promptboost.llm.growth import grow_prompts
+from promptboost.llm.questions import Pair, confused_pairs, pair_questions
 
 
 def line(true, predicted, count):
@@ -43,10 +46,14 @@ def test_both_classes_of_a_pair_are_asked_about_and_name_no_other():
     assert asked[1].others == ("owl", "elk")
 
 
-def test_what_was_there_stays_first():
-    grown = grow_pool(
+def test_what_was_there_stays_first(tmp_path):
+    prompts = tmp_path / "sentences.json"
+    prompts.write_text(json.dumps({"Barn owl": ["Round eyes."], "sushi": ["Rice."]}))
+    grown = grow_prompts(
+        str(prompts),
+        DataSource.parse("images"),
         ["barn_owl", "bat", "elk"],
-        {"Barn owl": ["Round eyes."], "sushi": ["Rice."]},
         {"barn_owl": ["A beak.", "round  eyes."], "bat": ["Wings."]},
+        tmp_path / "grown.json",
     )
     assert grown == {"barn_owl": ["Round eyes.", "A beak."], "bat": ["Wings."]}

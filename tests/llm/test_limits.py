@@ -8,8 +8,8 @@ import tracemalloc
 import pytest
 
 from promptboost.llm.client import AskError, BudgetError
+from promptboost.llm.generation import Budget, ask_all
 from promptboost.llm.replies import ReplyCache
-from promptboost.llm.requests import Budget, ask_all
 from tests.llm.llm_server import Act, Server
 from tests.llm.test_client import NOW, ask, ask_once, both, settings_of
 

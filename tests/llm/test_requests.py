@@ -5,8 +5,8 @@ import time
 import pytest
 
 from promptboost.llm.client import ModelSettings, Reply
+from promptboost.llm.generation import Budget, ask_all
 from promptboost.llm.replies import ReplyCache
-from promptboost.llm.requests import Budget, ask_all
 from tests.llm.llm_server import Act, Server
 from tests.llm.test_client import NOW
 

@@ -97,8 +97,7 @@ def describe(
     from promptboost.errors import SettingError
     from promptboost.llm.client import ModelSettings
     from promptboost.llm.description import Describer
-    from promptboost.llm.generation import Plan
-    from promptboost.llm.requests import Budget
+    from promptboost.llm.generation import Budget, Plan
     from promptboost.run.run_folder import RunFolder
 
     if not describing["model"]:
@@ -136,9 +135,8 @@ def ask(
     from promptboost.cli import pool_text
     from promptboost.errors import PoolError
     from promptboost.llm.client import ModelSettings
-    from promptboost.llm.generation import generate_pool, plan
+    from promptboost.llm.generation import Budget, generate_pool, plan
     from promptboost.llm.replies import ReplyCache
-    from promptboost.llm.requests import Budget
 
     settings = ModelSettings(**{name: requests[name] for name in (*_MODEL, "temperature")})
     replies = replies_of(file, requests)
@@ -182,8 +180,11 @@ def _check_writable(*files: Path) -> None:
         check_writable(file.absolute().parent)
 
 
-def exit_code(done: "Generated") -> int:
-    """Return the exit code; stopping at the budget is no error."""
+def _finish(out: Output, done: "Generated", record: dict[str, Any]) -> int:
+    """Print what was generated, and return the exit code; stopping at the budget is no error."""
+    from promptboost.cli import pool_text
+
+    out.result(record, lambda: pool_text.generated_text(record))
     answers = done.answers
     return UNUSABLE if answers.stopped is not None and not answers.exhausted else 0
 
@@ -256,8 +257,7 @@ def generate(
 
     write_json(file, done.sentences)
     record = pool_text.generated_record(file, replies_of(file, requests), done, done.sentences)
-    out.result(record, lambda: pool_text.generated_text(record))
-    return exit_code(done)
+    return _finish(out, done, record)
 
 
 @click.command(
@@ -305,8 +305,7 @@ def grow(
             "images are slightly optimistic"
         )
     record["next"] = growth.fit_command(run, file)
-    out.result(record, lambda: pool_text.generated_text(record))
-    return exit_code(done)
+    return _finish(out, done, record)
 
 
 def _check_file(file: Path, classes: str | None, requests: dict[str, Any]) -> None:

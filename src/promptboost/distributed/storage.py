@@ -83,14 +83,12 @@ class Storage:
 
     def names(self, folder: str = "") -> Iterator[str]:
         """Return the names of the complete files in a folder, in no order."""
-        if (path := self._local(folder)) is not None:
-            with contextlib.suppress(FileNotFoundError), os.scandir(path) as entries:
-                yield from (e.name for e in entries if not is_temporary(e.name) and e.is_file())
-            return
-        system, root = self._remote
-        target = f"{root}/{folder}".rstrip("/")
-        with contextlib.suppress(FileNotFoundError), reaching(self.url):
-            for entry in map(_remote_entry, system.ls(target, detail=True)):
+        with contextlib.suppress(FileNotFoundError):
+            if (path := self._local(folder)) is not None:
+                with os.scandir(path) as entries:
+                    yield from (e.name for e in entries if not is_temporary(e.name) and e.is_file())
+                return
+            for entry in list_folder(f"{self.url.rstrip('/')}/{folder}".rstrip("/")):
                 if not entry.is_folder and not entry.name.endswith(".part"):
                     yield entry.name
 
@@ -172,13 +170,7 @@ def _remote_entry(info: Mapping[str, Any]) -> FileEntry:
 
 
 def is_url(path: str) -> bool:
-    """Return whether a path is a URL, which fsspec opens.
-
-    Examples
-    --------
-    >>> is_url("s3://bucket/photos"), is_url("photos/1.jpg")
-    (True, False)
-    """
+    """Return whether a path is a URL, which fsspec opens."""
     return "://" in path
 
 
@@ -205,13 +197,6 @@ def reaching(url: str) -> Iterator[None]:
     """Convert errors of storage into StorageError, with advice.
 
     FileNotFoundError and errors about the content of a file are not converted.
-
-    Examples
-    --------
-    >>> with reaching("s3://photos"):
-    ...     raise PermissionError("Access Denied")
-    Traceback (most recent call last):
-    promptboost.distributed.storage.FileRefusedError: access to s3://photos from ... is refused: ...
     """
     try:
         yield

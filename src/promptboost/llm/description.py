@@ -16,11 +16,10 @@ from promptboost.data.shots import Task, load_task
 from promptboost.data.source import DataSource
 from promptboost.errors import PoolError, RunError
 from promptboost.llm.client import ModelSettings
-from promptboost.llm.generation import Generated, Plan, generate_pool, plan
+from promptboost.llm.generation import Budget, Generated, Plan, generate_pool, plan
 from promptboost.llm.growth import grow_prompts
 from promptboost.llm.questions import Pair, Question, confused_pairs, pair_questions, questions_for
 from promptboost.llm.replies import ReplyCache
-from promptboost.llm.requests import Budget
 from promptboost.pool.io import is_saved_pool
 from promptboost.progress import Progress, no_progress
 from promptboost.run.fit import check_apart, check_inputs, open_encoders, pool_for, thumbnail

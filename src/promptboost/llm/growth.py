@@ -11,13 +11,14 @@ from promptboost.errors import RunError
 from promptboost.io import write_json
 from promptboost.llm.client import ModelSettings
 from promptboost.llm.generation import generate_pool
-from promptboost.llm.questions import Pair, confused_pairs, grow_pool, pair_questions
+from promptboost.llm.questions import Pair, confused_pairs, pair_questions
 from promptboost.llm.replies import ReplyCache
 from promptboost.pool import build_pool, read_pool, save_pool
 from promptboost.pool.io import is_saved_pool
 from promptboost.pool.pool import union
 from promptboost.pool.readers import emoji_descriptions, read_sources
 from promptboost.pool.sources import match_classes
+from promptboost.pool.text import distinct
 from promptboost.run.run_folder import RunFolder
 
 
@@ -66,9 +67,12 @@ def grow_prompts(
 ) -> dict[str, list[str]]:
     """Write a file with the sentences of a fit, which may have had a file of `prompts`, and new ones.
 
-    In a saved pool the new sentences follow its prompts, with the source ``"grown"``.
+    Repeats are left out. In a saved pool the new sentences follow its prompts, with the source
+    ``"grown"``.
     """
-    grown = grow_pool(names, _sentences(prompts, source, names), more)
+    old = _sentences(prompts, source, names)
+    every = {name: distinct([*old.get(name, []), *more.get(name, [])]) for name in names}
+    grown = {name: sentences for name, sentences in every.items() if sentences}
     if prompts is not None and is_saved_pool(prompts):
         pool = read_pool(prompts, names)
         added = build_pool(names, templates=pool.templates, descriptions={"grown": more})

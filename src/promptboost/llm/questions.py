@@ -13,9 +13,8 @@ from math import ceil
 from typing import Any, Literal
 
 from promptboost.llm.client import TOKENS_PER_IMAGE, estimate_tokens
-from promptboost.pool.pool import sentences_by_class
 from promptboost.pool.templates import fill
-from promptboost.pool.text import distinct, name_key
+from promptboost.pool.text import name_key
 
 Kind = Literal["cupl", "dclip", "context", "contrast"]
 
@@ -159,20 +158,3 @@ def pair_questions(
             others = tuple(other for other in class_names if other != name)
             questions.append(Question(text, name, "contrast", count, others, shown))
     return questions
-
-
-def grow_pool(
-    class_names: Sequence[str],
-    descriptions: Mapping[str, Sequence[str]],
-    more: Mapping[str, Sequence[str]],
-) -> dict[str, list[str]]:
-    """Append sentences to those of a pool, without repeats.
-
-    Examples
-    --------
-    >>> grow_pool(["owl", "bat"], {"Owl": ["Round eyes."]}, {"owl": ["round eyes.", "A beak."]})
-    {'owl': ['Round eyes.', 'A beak.']}
-    """
-    old, _ = sentences_by_class(class_names, descriptions)
-    grown = {name: distinct([*old.get(name, []), *more.get(name, [])]) for name in class_names}
-    return {name: sentences for name, sentences in grown.items() if sentences}

@@ -15,8 +15,8 @@ from promptboost.encoders.base import Encoder
 from promptboost.errors import LabelError, PoolError, SettingError
 from promptboost.io import cache_folder
 from promptboost.llm.client import AskError, Client, ModelSettings, Reply
+from promptboost.llm.generation import Budget, ask_all
 from promptboost.llm.replies import ReplyCache, clean_reply
-from promptboost.llm.requests import Budget, ask_all
 from promptboost.methods.base import FewShotSet, Method, Transfer, check_numbers
 from promptboost.methods.fitted import TextClassifier, filled
 from promptboost.pool import PromptPool, fill

@@ -17,7 +17,6 @@ from promptboost.data.memory import scale_embeddings
 from promptboost.errors import EmbeddingError, PromptBoostError
 from promptboost.model.prediction import RULE_FIELDS, Prediction
 from promptboost.run.predict import ScoredRow, decide
-from promptboost.serve.batcher import Outcome, ScoredImage
 from promptboost.serve.gate import LOOPBACK_NAMES, Gate
 from promptboost.serve.limits import MIB, Limits, RequestError
 from promptboost.serve.messages import (
@@ -140,27 +139,13 @@ def create_app(
         },
     )
     app.state.service = service
-    _add_errors(app)
     _add_predict(app, service)
-    _add_health(app, service)
-    _add_runs(app, service)
+    _add_others(app, service)
     _describe(app, token is not None)
     app.add_middleware(
         Gate, limits=service.limits, metrics=service.metrics, token=token, hosts=hosts
     )
     return app
-
-
-def _add_errors(app: FastAPI) -> None:
-    @app.exception_handler(HTTPException)
-    async def unknown(_: Request, error: HTTPException) -> Response:
-        headers = dict(error.headers or {})
-        texts = {
-            404: "there is nothing at this address; see /openapi.json",
-            405: f"this address takes {headers.get('Allow', 'another method')}; see /openapi.json",
-        }
-        text = texts.get(error.status_code, "the request cannot be answered")
-        return json_response(ErrorAnswer(text), error.status_code, headers)
 
 
 def _describe(app: FastAPI, has_token: bool) -> None:
@@ -192,7 +177,17 @@ def _returns(kind: type[Struct] | str) -> dict[str, Any]:
     }
 
 
-def _add_health(app: FastAPI, service: Service) -> None:
+def _add_others(app: FastAPI, service: Service) -> None:
+    @app.exception_handler(HTTPException)
+    async def unknown(_: Request, error: HTTPException) -> Response:
+        headers = dict(error.headers or {})
+        texts = {
+            404: "there is nothing at this address; see /openapi.json",
+            405: f"this address takes {headers.get('Allow', 'another method')}; see /openapi.json",
+        }
+        text = texts.get(error.status_code, "the request cannot be answered")
+        return json_response(ErrorAnswer(text), error.status_code, headers)
+
     @app.get("/healthz", summary="Whether it is alive", **_returns(StateAnswer))
     async def health() -> Response:
         return json_response(StateAnswer("alive"))
@@ -207,8 +202,6 @@ def _add_health(app: FastAPI, service: Service) -> None:
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
-
-def _add_runs(app: FastAPI, service: Service) -> None:
     @app.get("/runs", summary="All runs", **_returns(RunsAnswer))
     async def runs() -> Response:
         return json_response(RunsAnswer([run.answer() for run in service.runs.values()]))
@@ -276,12 +269,10 @@ def _add_predict(app: FastAPI, service: Service) -> None:
                 rows, warning = scale_embeddings(embeddings)
             except EmbeddingError as error:
                 raise RequestError(422, "request", str(error)) from None
-            outcomes = await service.score_rows(run, version, rows.astype(np.float32))
-            names = [f"embedding {number}" for number in range(1, len(outcomes) + 1)]
+            scored = await service.score_rows(run, version, rows.astype(np.float32))
         else:
-            outcomes = await service.answer(run, version, images)
-            names = [image_name for image_name, _ in images]
-        answer = await _predicted(run, version, names, outcomes, options, warning)
+            scored = await service.answer(run, version, images)
+        answer = await _predicted(run, version, scored, options, warning)
         if options.labels:
             return json_response([prediction.labels() for prediction in answer.predictions])
         return json_response(answer)
@@ -290,24 +281,13 @@ def _add_predict(app: FastAPI, service: Service) -> None:
 async def _predicted(
     run: ServedRun,
     version: RunVersion,
-    names: Sequence[str],
-    outcomes: Sequence[Outcome],
+    scored: Sequence[ScoredRow | Prediction],
     options: PredictOptions,
     warning: str | None = None,
 ) -> PredictAnswer:
-    """Return predictions; images that cannot be read have an error, unless all are such images."""
+    """Return predictions for scored images; others have an error."""
     classifier = version.classifier
-    scored = [
-        ScoredRow(name, (outcome.embedding,), outcome.probabilities)
-        if isinstance(outcome, ScoredImage)
-        else Prediction(image=name, error=str(outcome))
-        for name, outcome in zip(names, outcomes, strict=True)
-    ]
     rows = [image.rows[0] for image in scored if isinstance(image, ScoredRow)]
-    if not rows:
-        first = outcomes[0]
-        status = first.status if isinstance(first, RequestError) else 422
-        raise RequestError(status, "no image left", f"{names[0]}: {first}")
     rules = {name: getattr(options, name) for name in ("min_probability", *RULE_FIELDS)}
     warnings = [] if warning is None else [warning]
     decided = decide(classifier, scored, options.top_k, say=warnings.append, **rules)

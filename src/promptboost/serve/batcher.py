@@ -18,6 +18,7 @@ from promptboost.data.decode import ImageError, read_image
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import WORKING_SIDE
 from promptboost.errors import EncoderError, PromptBoostError
+from promptboost.run.predict import ScoredRow
 from promptboost.serve.limits import MIB, Limits, RequestError
 from promptboost.serve.metrics import ServerMetrics
 
@@ -35,21 +36,14 @@ _SMALLEST = b"P6 1 1 255 \xff\xff\xff"
 _DECODERS = 2  # threads
 
 
-@dataclass(frozen=True)
-class ScoredImage:
-    """The embedding and the probabilities of an image."""
-
-    embedding: NDArray[np.float32]
-    probabilities: NDArray[np.float64]
-
-
-Outcome = ScoredImage | PromptBoostError
+Outcome = ScoredRow | RequestError
 
 
 @dataclass(eq=False, slots=True)
 class _Decoded:
     """A decoded image that waits for the encoder; its outcome is cancelled if the client is gone."""
 
+    name: str
     image: "Image"
     head: "Head"
     outcome: "asyncio.Future[Outcome]"
@@ -130,7 +124,7 @@ class Batcher:
             finally:
                 self._decoding -= 1
                 self._arrived.set()
-            decoded = _Decoded(image, head, loop.create_future())
+            decoded = _Decoded(name, image, head, loop.create_future())
             self._decoded.append(decoded)
             self._decoded_bytes += decoded.bytes
             if self._decoded_bytes >= _DECODED:
@@ -227,7 +221,7 @@ class Batcher:
                 _log.error("the encoder %s: %s", self.name, error)
                 continue
             for (index, row), values in zip(scored.items(), probabilities, strict=True):
-                outcomes[index] = ScoredImage(row, values)
+                outcomes[index] = ScoredRow(batch[index].name, (row,), values)
         return outcomes
 
     def _embed(self, images: "list[Image]") -> list[NDArray[np.float32] | None]:

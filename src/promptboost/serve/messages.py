@@ -229,24 +229,20 @@ def _read_json(
     message = _decode(body, PredictMessage)
     fields = {k: getattr(message, k) for k in PredictOptions.__struct_fields__ if getattr(raw, k)}
     if message.embeddings is not UNSET:
-        return [], _matrix(message.embeddings, limits, dim), fields
+        _check_count(len(message.embeddings), limits)
+        if any(len(row) != dim for row in message.embeddings):
+            raise RequestError(
+                422,
+                "request",
+                f"embeddings have the shape [n, {dim}] with the encoder of this run",
+            )
+        return [], np.array(message.embeddings, dtype=np.float64), fields
     assert message.images is not UNSET
-    _check_count(len(message.images), limits)
     images: list[NamedImage] = []
     for number, image in enumerate(message.images, start=1):
         data, name = (image, None) if isinstance(image, str) else (image.data, image.name)
         images.append((_name(name, number), partial(_base64_bytes, data)))
     return images, None, fields
-
-
-def _matrix(rows: list[list[float]], limits: Limits, dim: int) -> NDArray[np.float64]:
-    """Return embeddings as a matrix."""
-    _check_count(len(rows), limits)
-    if any(len(row) != dim for row in rows):
-        raise RequestError(
-            422, "request", f"embeddings have the shape [n, {dim}] with the encoder of this run"
-        )
-    return np.array(rows, dtype=np.float64)
 
 
 def _decode(body: bytes, kind: type[Message]) -> Message:

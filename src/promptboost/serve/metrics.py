@@ -17,15 +17,7 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class ServerMetrics:
-    """Metrics of a server; labels are names of routes, runs and encoders, never client input.
-
-    Examples
-    --------
-    >>> metrics = ServerMetrics()
-    >>> metrics.rejected.labels("queue").inc()
-    >>> 'promptboost_rejected_total{reason="queue"} 1.0' in metrics.text()
-    True
-    """
+    """Metrics of a server; labels are names of routes, runs and encoders, never client input."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()

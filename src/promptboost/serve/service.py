@@ -21,9 +21,11 @@ from promptboost.io import Stamp, file_stamp, steady
 from promptboost.model.classifier import PromptClassifier, load
 from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
 from promptboost.model.head import RESIDUAL_FILE, head_file
+from promptboost.model.prediction import Prediction
 from promptboost.report.page import card_markdown, read_run
+from promptboost.run.predict import ScoredRow
 from promptboost.run.run_folder import RunFolder
-from promptboost.serve.batcher import Batcher, Outcome, ScoredImage
+from promptboost.serve.batcher import Batcher
 from promptboost.serve.limits import Limits, RequestError
 from promptboost.serve.messages import NamedImage, RunAnswer
 from promptboost.serve.metrics import ServerMetrics
@@ -79,13 +81,7 @@ class ServedRun:
 
 
 def named_runs(given: Iterable[str]) -> dict[str, Path]:
-    """Read ``RUN`` or ``NAME=RUN``; by default, the name of a run is that of its folder.
-
-    Examples
-    --------
-    >>> list(named_runs(["runs/pets", "old=runs/pets-1"]))
-    ['pets', 'old']
-    """
+    """Read ``RUN`` or ``NAME=RUN``; by default, the name of a run is that of its folder."""
     runs: dict[str, Path] = {}
     for text in given:
         name, equals, folder = text.partition("=")
@@ -152,23 +148,31 @@ class Service:
 
     async def answer(
         self, run: ServedRun, version: RunVersion, images: Sequence[NamedImage]
-    ) -> list[Outcome]:
-        """Return the outcome of each image."""
+    ) -> list[ScoredRow | Prediction]:
+        """Score images; those that cannot be read have an error, unless all are such images."""
         outcomes = await version.batcher.answer(images, version.classifier.head)
-        for outcome in outcomes:
-            if isinstance(outcome, RequestError):
-                self.metrics.rejected.labels(outcome.reason).inc()
-        scored = sum(isinstance(outcome, ScoredImage) for outcome in outcomes)
-        self.metrics.images.labels(run.name).inc(scored)
-        return outcomes
+        refusals = [outcome for outcome in outcomes if isinstance(outcome, RequestError)]
+        for error in refusals:
+            self.metrics.rejected.labels(error.reason).inc()
+        self.metrics.images.labels(run.name).inc(len(outcomes) - len(refusals))
+        if len(refusals) == len(outcomes):
+            first = refusals[0]
+            raise RequestError(first.status, "no image left", f"{images[0][0]}: {first}")
+        return [
+            Prediction(image=name, error=str(outcome))
+            if isinstance(outcome, RequestError)
+            else outcome
+            for (name, _), outcome in zip(images, outcomes, strict=True)
+        ]
 
     async def score_rows(
         self, run: ServedRun, version: RunVersion, rows: NDArray[np.float32]
-    ) -> list[Outcome]:
+    ) -> list[ScoredRow | Prediction]:
         """Return the probabilities of embeddings."""
         probabilities = await asyncio.to_thread(version.classifier.head.predict_proba, rows)
         self.metrics.images.labels(run.name).inc(len(rows))
-        return [ScoredImage(*pair) for pair in zip(rows, probabilities, strict=True)]
+        pairs = enumerate(zip(rows, probabilities, strict=True), start=1)
+        return [ScoredRow(f"embedding {k}", (row,), values) for k, (row, values) in pairs]
 
     # --- loading -------------------------------------------------------------------------------
 

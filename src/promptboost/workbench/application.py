@@ -5,7 +5,7 @@ import base64
 import binascii
 import secrets
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -46,7 +46,7 @@ _POLICY = (
 _JSON_BYTES = 2**18
 
 #: The fields of the JSON that is posted to ``/api/NAME``, with their defaults: the arguments of the method
-#: of that name of the workbench or of its labels, which returns the answer.
+#: of that name of the workbench, of its labels or of the service, which returns the answer.
 _MESSAGES: dict[str, list[tuple[str, Any] | tuple[str, Any, Any]]] = {
     "edit": [("revision", int), ("change", Change)],
     "undo": [("revision", int)],
@@ -58,14 +58,8 @@ _MESSAGES: dict[str, list[tuple[str, Any] | tuple[str, Any, Any]]] = {
     "final": [("name", str)],
     "review": [("search", bool, False)],
     "label": [("image", str), ("label", str | None, None)],
+    "grow": [("one", str), ("other", str)],
 }
-
-
-class GrowMessage(msgspec.Struct, forbid_unknown_fields=True):
-    """Two classes that are confused."""
-
-    one: str
-    other: str
 
 
 class WorkbenchService:
@@ -97,6 +91,13 @@ class WorkbenchService:
             if answer is not None:
                 return answer
 
+    async def grow(self, one: str, other: str) -> dict[str, Any]:
+        """Let the language model suggest sentences about two classes, and measure each."""
+        # In another thread: the answer may take minutes.
+        sentences = await asyncio.to_thread(self.workbench.request_sentences, one, other)
+        suggestions = await self.do(self.workbench.suggestions, sentences)
+        return {"suggestions": suggestions, "looks": self.workbench.looks}
+
     def upload(self, name: str, content: bytes) -> dict[str, Any]:
         """Embed an uploaded image and explain its prediction."""
         try:
@@ -126,8 +127,9 @@ def create_workbench_app(service: WorkbenchService, token: str) -> FastAPI:
     workbench = service.workbench
     for name, fields in _MESSAGES.items():
         message = msgspec.defstruct(f"{name.title()}Message", fields, forbid_unknown_fields=True)
-        owner = workbench if hasattr(workbench, name) else workbench.labels
-        _add_post(app, service, getattr(owner, name), message)
+        owner = next(each for each in (workbench, workbench.labels, service) if hasattr(each, name))
+        work = getattr(owner, name)
+        _add_post(app, name, work if owner is service else partial(service.do, work), message)
     _add_others(app, service)
     app.add_middleware(
         Gate,
@@ -175,16 +177,16 @@ async def _read(request: Request, kind: type[T]) -> T:
 
 def _add_post(
     app: FastAPI,
-    service: WorkbenchService,
-    work: Callable[..., dict[str, Any]],
+    name: str,
+    work: Callable[..., Awaitable[dict[str, Any]]],
     kind: type[msgspec.Struct],
 ) -> None:
-    """Call a method of the workbench, or of its labels, with the fields of a message."""
+    """Answer messages with what a function returns for their fields."""
 
-    @app.post(f"/api/{work.__name__}")
+    @app.post(f"/api/{name}")
     async def post(request: Request) -> Response:
         message = await _read(request, kind)
-        return json_response(await service.do(work, **msgspec.structs.asdict(message)))
+        return json_response(await work(**msgspec.structs.asdict(message)))
 
 
 def _add_others(app: FastAPI, service: WorkbenchService) -> None:
@@ -214,13 +216,6 @@ def _add_others(app: FastAPI, service: WorkbenchService) -> None:
         with suppress(binascii.Error):
             return Response(base64.b64decode(url.partition(",")[2]), media_type="image/jpeg")
         raise RequestError(404, "thumbnail", "this image cannot be shown")
-
-    @app.post("/api/grow")
-    async def grow(request: Request) -> Response:
-        pair = await _read(request, GrowMessage)
-        sentences = await asyncio.to_thread(workbench.request_sentences, pair.one, pair.other)
-        suggestions = await service.do(workbench.suggestions, sentences)
-        return json_response({"suggestions": suggestions, "looks": workbench.looks})
 
 
 def serve_workbench(
