@@ -34,6 +34,7 @@ from promptboost.distributed.storage import (
     list_folder,
     open_url,
     reaching,
+    read_file,
 )
 from promptboost.encoders.runtime import require_modules
 from promptboost.errors import DataError, count, human_bytes
@@ -367,10 +368,8 @@ def _image_of_row(row: Mapping[str, Any], name: str, pixels: str | None, table: 
 
 def _fetched(image: LabeledImage, url: str) -> Read:
     """Download an image in one request; return an UnreadImage if that fails."""
-    system, path = open_url(url)
     try:
-        with reaching(url):
-            content: bytes = system.cat_file(path)
+        content = read_file(url)
     except FileRefusedError as error:
         return UnreadImage(image.id, error.reason, image.label, image.split or "", refused=True)
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:

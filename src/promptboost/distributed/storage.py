@@ -7,7 +7,6 @@ import secrets
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -42,77 +41,72 @@ class Storage:
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file atomically; create its folders."""
-        if (path := self._local(name)) is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
+        path = self._path(name)
+        if not is_url(path):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
             # Untrusted folders may contain links to anywhere.
             write_bytes(path, data, follow=False)
             return
-        with reaching(self.url):
-            self._write_remote(name, data)
-
-    def _write_remote(self, name: str, data: bytes) -> None:
-        system, root = self._remote
-        target = f"{root}/{name}"
-        protocols = system.protocol
-        if {protocols} & _ATOMIC if isinstance(protocols, str) else set(protocols) & _ATOMIC:
-            system.pipe_file(target, data)
-            return
-        system.makedirs(target.rpartition("/")[0], exist_ok=True)
-        temporary = f"{target}.{secrets.token_hex(8)}.part"
-        try:
-            system.pipe_file(temporary, data)
-            system.mv(temporary, target)
-        except BaseException:
-            with contextlib.suppress(Exception):
-                system.rm_file(temporary)
-            raise
+        system, target = open_url(path)
+        protocols = {system.protocol} if isinstance(system.protocol, str) else {*system.protocol}
+        with reaching(path):
+            if protocols & _ATOMIC:
+                system.pipe_file(target, data)
+                return
+            system.makedirs(target.rpartition("/")[0], exist_ok=True)
+            temporary = f"{target}.{secrets.token_hex(8)}.part"
+            try:
+                system.pipe_file(temporary, data)
+                system.mv(temporary, target)
+            except BaseException:
+                with contextlib.suppress(Exception):
+                    system.rm_file(temporary)
+                raise
 
     def read(self, name: str) -> bytes:
         """Read a file; raise FileNotFoundError if it does not exist."""
-        if (path := self._local(name)) is not None:
-            return read_bytes(path)
-        system, root = self._remote
-        with reaching(self.url):
-            content: bytes = system.cat_file(f"{root}/{name}")
-        return content
+        return read_file(self._path(name))
 
     def __contains__(self, name: str) -> bool:
         # fsspec's `isfile` would be false where the storage cannot be reached.
-        entry = find_entry(str(self._local(name) or f"{self.url.rstrip('/')}/{name}"))
+        entry = find_entry(self._path(name))
         return entry is not None and not entry.is_folder
 
     def names(self, folder: str = "") -> Iterator[str]:
         """Return the names of the complete files in a folder, in no order."""
+        path = self._path(folder)
         with contextlib.suppress(FileNotFoundError):
-            if (path := self._local(folder)) is not None:
-                with os.scandir(path) as entries:
-                    yield from (e.name for e in entries if not is_temporary(e.name) and e.is_file())
+            if is_url(path):
+                listed = (entry.name for entry in list_folder(path) if not entry.is_folder)
+                yield from (name for name in listed if not name.endswith(".part"))
                 return
-            for entry in list_folder(f"{self.url.rstrip('/')}/{folder}".rstrip("/")):
-                if not entry.is_folder and not entry.name.endswith(".part"):
-                    yield entry.name
+            with os.scandir(path) as entries:
+                yield from (e.name for e in entries if not is_temporary(e.name) and e.is_file())
 
     def remove(self, name: str) -> None:
         """Remove a file if it exists."""
+        path = self._path(name)
         with contextlib.suppress(FileNotFoundError):
-            if (path := self._local(name)) is not None:
-                path.unlink()
-            else:
-                system, root = self._remote
-                with reaching(self.url):
-                    system.rm_file(f"{root}/{name}")
+            if not is_url(path):
+                os.unlink(path)
+                return
+            system, target = open_url(path)
+            with reaching(path):
+                system.rm_file(target)
 
-    def _local(self, name: str) -> Path | None:
-        """Return the path of a local file; None for other storage."""
-        if "://" not in self.url:
-            return Path(self.url) / name
-        if self.url.startswith("file://"):
-            return Path(self.url.removeprefix("file://")) / name
-        return None
+    def _path(self, name: str) -> str:
+        """Return the path or URL of a file or folder."""
+        return f"{self.url.removeprefix('file://').rstrip('/')}/{name}".rstrip("/")
 
-    @cached_property
-    def _remote(self) -> tuple[Any, str]:
-        return open_url(self.url)
+
+def read_file(path: str) -> bytes:
+    """Read the file at a path or URL, the latter in one request."""
+    if not is_url(path):
+        return read_bytes(path)
+    system, remote_path = open_url(path)
+    with reaching(path):
+        content: bytes = system.cat_file(remote_path)
+    return content
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
+from http import HTTPStatus
 from os import PathLike
 from typing import Any
 
@@ -47,24 +48,12 @@ _MESSAGES = (
     SentencesAnswer,
     StateAnswer,
 )
-_REFUSALS = {
-    400: "The request cannot be parsed.",
-    401: "The token is missing or wrong.",
-    403: "Not allowed.",
-    404: "Not found.",
-    405: "The address takes another method.",
-    408: "The request came too slowly.",
-    413: "The request, or an image in it, is too large.",
-    415: "The content type is not supported.",
-    421: "The server has another name.",
-    422: "The request cannot be used; the error says why.",
-    429: "Too many requests; see Retry-After.",
-    503: "Not ready.",
-}
+# Statuses of refused requests.
+_REFUSALS = (400, 401, 403, 404, 405, 408, 413, 415, 421, 422, 429, 503)
 
 
 def create_app(
-    runs: "Sequence[str | PathLike[str]] | Service",
+    runs: Sequence[str | PathLike[str]] | Service,
     *,
     token: str | None = None,
     limits: Limits | None = None,
@@ -134,8 +123,8 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         responses={
-            status: {"description": text, "content": json_content(ErrorAnswer)}
-            for status, text in _REFUSALS.items()
+            status: {"description": HTTPStatus(status).phrase, "content": json_content(ErrorAnswer)}
+            for status in _REFUSALS
         },
     )
     app.state.service = service
