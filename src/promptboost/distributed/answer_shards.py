@@ -261,11 +261,8 @@ def evaluate_in_shards(
     ]
     if placement.share is not None:
         shards = sum(len(plan.units) for plan in plans)
-        return {
-            "share": str(placement.share),
-            "shards": shards,
-            "storage": shard_storage(placement),
-        }
+        storage = shard_storage(placement)
+        return {"share": str(placement.share), "shards": shards, "storage": storage}
     data, position, rows = _read_embedded(source, plans)
     measured = data.of_split("test") if "test" in data.splits else data
     measured = with_classes(measured, classifier.class_names)

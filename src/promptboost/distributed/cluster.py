@@ -11,7 +11,7 @@ import platform
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,7 +127,7 @@ class RayEngine(Engine):
 
     def close(self) -> None:
         """Disconnect; a cluster that was started here ends with all its processes."""
-        self._dismiss(self._members)
+        self._dismiss()
         if self._ours and self._ray.is_initialized():
             self._ray.shutdown()
 
@@ -136,7 +136,7 @@ class RayEngine(Engine):
     ) -> Iterator[Receipt]:
         """Process units on all nodes; yield receipts as they finish."""
         if self._job != job:
-            self._dismiss(self._members)
+            self._dismiss()
             self._job = job
             self._limit = self._gpus = 0
             self._checked = -_CHECK
@@ -144,7 +144,7 @@ class RayEngine(Engine):
         try:
             yield from self._receipts(job, units)
         except BaseException:
-            self._dismiss(self._members)
+            self._dismiss()
             self._job = None
             raise
 
@@ -176,8 +176,9 @@ class RayEngine(Engine):
                 else:
                     queue.append((unit, tries + 1))
 
-    def _dismiss(self, members: Iterable[_Member]) -> None:
-        for member in list(members):
+    def _dismiss(self, members: Sequence[_Member] | None = None) -> None:
+        """End some workers, by default all."""
+        for member in list(self._members) if members is None else members:
             self._members.remove(member)
             with contextlib.suppress(Exception):
                 self._ray.kill(member.actor)

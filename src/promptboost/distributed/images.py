@@ -206,22 +206,17 @@ def cut(items: Iterable[Listed], size: int) -> Iterator[list[Listed]]:
     least, most = max(1, size // 4), 2 * size
     shard: list[Listed] = []
     for entry in items:
-        if isinstance(entry, ImageItem) and entry.holds_many:
-            if shard:
-                yield shard
-                shard = []
-            yield [entry]
-            continue
+        text = entry if isinstance(entry, str) else entry.name
+        alone = isinstance(entry, ImageItem) and entry.holds_many
+        if alone and shard:
+            yield shard
+            shard = []
         shard.append(entry)
-        if len(shard) >= most or (len(shard) >= least and _ends(_name(entry), size)):
+        if alone or len(shard) >= most or (len(shard) >= least and _ends(text, size)):
             yield shard
             shard = []
     if shard:
         yield shard
-
-
-def _name(entry: ImageItem | str) -> str:
-    return entry if isinstance(entry, str) else entry.name
 
 
 def _ends(name: str, size: int) -> bool:
