@@ -129,7 +129,7 @@ def check(pool: PromptPool, _: Path) -> str:
     # After the templates of a class come its sentences, then the concatenations.
     first = len(pool.templates)
     last = first + pool.prompts_by_source["descriptions"] // len(pool.class_names)
-    sentences = {name: tuple(pool.texts(name)[first:last]) for name in pool.class_names}
+    sentences = {name: list(pool.texts(name)[first:last]) for name in pool.class_names}
     met = match_classes(Source("mine", "plain", Path("mine.json"), sentences), pool.class_names)
     found = lint(met, pool.class_names, QuickEncoder(DIM))
     return f"{sum(map(len, sentences.values())):,} sentences, {len(found)} findings"

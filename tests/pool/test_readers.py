@@ -36,7 +36,7 @@ def write(path, content):
 def test_the_format_is_recognized(tmp_path, place, kind, name):
     source = read_source(write(tmp_path / place, {"owl": ["It has large eyes."]}))
     assert (source.kind, source.name) == (kind, name)
-    assert source.sentences == {"owl": ("It has large eyes.",)}
+    assert source.sentences == {"owl": ["It has large eyes."]}
 
 
 def test_a_named_format_wins_over_the_recognized_one(tmp_path):
@@ -48,15 +48,16 @@ def test_a_named_format_wins_over_the_recognized_one(tmp_path):
 def test_blank_sentences_and_line_breaks(tmp_path):
     path = write(tmp_path / "a_prompts_base.json", {"owl": ["", "\n An\nowl. ", "  \n"], "bat": []})
     source = read_source(path)
-    assert source.sentences == {"owl": ("An owl.",), "bat": ()}
+    assert source.sentences == {"owl": ["An owl."], "bat": []}
     assert source.blank == {"owl": 2}
 
 
 def test_control_characters_are_left_out_and_said(tmp_path):
     source = read_source(write(tmp_path / "a.json", {"owl": ["\x1b[2J", "eyes"]}))
-    assert source.sentences == {"owl": ("eyes",)}
-    assert [item.entry for item in source.skipped] == ["owl"]
-    assert "U+001B" in source.skipped[0].reason
+    assert source.sentences == {"owl": ["eyes"]}
+    (skipped,) = source.skipped
+    assert skipped.startswith("owl: ")
+    assert "U+001B" in skipped
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_folder_of_text_files(tmp_path):
     write(tmp_path / "notes.md", "x")
     source = read_source(tmp_path)
     assert source.kind == "adaptclip"
-    assert source.sentences["F-16ASLASHB"] == ("A jet with wings.", "A jet which flies.")
+    assert source.sentences["F-16ASLASHB"] == ["A jet with wings.", "A jet which flies."]
     assert len(source.sentences["St. Bernard"]) == 2
     assert source.blank == {"F-16ASLASHB": 1}
     assert source.stray == ("._St. Bernard.txt", "notes.md")
@@ -122,7 +123,7 @@ def test_proapo_folder(tmp_path):
 
 def test_clip_benchmark(tmp_path):
     nested = write(tmp_path / "prompts.json", {"birds": {"owl": ["An owl."]}})
-    assert read_source(nested).sentences == {"owl": ("An owl.",)}
+    assert read_source(nested).sentences == {"owl": ["An owl."]}
     assert read_source(nested).name == "clip_benchmark:birds"
     templates = write(tmp_path / "t.json", {"birds": ["a photo of a {c}."], "cars": ["a {c}"]})
     with pytest.raises(SettingError, match="birds, cars"):
@@ -163,7 +164,7 @@ def test_a_list_of_class_names_is_no_source(tmp_path):
 def test_own_files(tmp_path, name, content):
     source = read_source(write(tmp_path / name, content))
     assert source.kind == "plain"
-    assert source.sentences == {"owl": ("large eyes", "a beak, hooked"), "bat": ("wings",)}
+    assert source.sentences == {"owl": ["large eyes", "a beak, hooked"], "bat": ["wings"]}
 
 
 @pytest.mark.parametrize(
@@ -219,5 +220,5 @@ def test_an_unchanged_file_is_read_once(tmp_path, monkeypatch):
     assert read_sources(path) == read_sources(path) == read_sources(str(path))
     assert reads == [path]
     write(path, {"owl": ["a hooked beak"]})
-    assert read_source(path).sentences == {"owl": ("a hooked beak",)}
+    assert read_source(path).sentences == {"owl": ["a hooked beak"]}
     assert reads == [path, path]

@@ -147,8 +147,8 @@ def test_a_saved_pool_is_a_source_of_sentences_and_templates(tmp_path):
     sources = read_sources(saved(tmp_path))
     assert [(s.name, s.kind, dict(s.sentences), s.templates) for s in sources] == [
         ("template", "pool", {}, ("a {}.", "the {}.")),
-        ("cupl", "pool", {"Bat": ("wings",)}, ()),
-        ("mine", "pool", {"Barn Owl": ("eyes",)}, ()),
+        ("cupl", "pool", {"Bat": ["wings"]}, ()),
+        ("mine", "pool", {"Barn Owl": ["eyes"]}, ()),
     ]
     met = [match_classes(source, NAMES) for source in sources]
     again = join_pool(met, NAMES, concatenate="all")

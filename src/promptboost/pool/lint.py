@@ -165,10 +165,6 @@ def _blank(context: LintContext) -> Iterator[str]:
     return (f"{name}: {count}" for name, count in context.match.source.blank.items())
 
 
-def _skipped(context: LintContext) -> Iterator[str]:
-    return (f"{skipped.entry}: {skipped.reason}" for skipped in context.match.source.skipped)
-
-
 # fmt: off
 RULES = (
     LintRule("PP001", "issue", "Missing classes", _missing,
@@ -188,7 +184,8 @@ RULES = (
      "The number of sentences that were left out."),
     LintRule("PP012", "tip", "Repeated sentences", _repeated,
      "They differ from an earlier one of the class in case and space at most; one is kept."),
-    LintRule("PP013", "issue", "Control characters", _skipped,
+    LintRule("PP013", "issue", "Control characters",
+     lambda context: context.match.source.skipped,
      "They are left out. The file may be damaged or hostile."),
     LintRule("PP014", "tip", "Markup", _marked_up,
      "Tags, list marks, links, placeholders: the encoder reads them as words."),

@@ -15,9 +15,9 @@ from promptboost.pool.readers.released import (
     PROAPO,
     json_of,
 )
-from promptboost.pool.readers.source import Reader, Skipped, Source
+from promptboost.pool.readers.source import Reader, Source
 
-__all__ = ["KINDS", "Reader", "Skipped", "Source", "emoji_descriptions", "read_sources"]
+__all__ = ["KINDS", "Reader", "Source", "emoji_descriptions", "read_sources"]
 
 # In order of recognition: names of files go before their shape.
 _READERS = {
@@ -65,7 +65,7 @@ def emoji_descriptions() -> dict[str, list[str]]:
     file = resources.files("promptboost.pool") / "data" / "emoji.json"
     with resources.as_file(file) as path:
         (source,) = read_sources(path, "plain")
-    return {name: list(texts) for name, texts in source.sentences.items()}
+    return source.sentences
 
 
 def _recognized(path: Path) -> Reader:

@@ -14,7 +14,7 @@ from promptboost.errors import DataError, FileFormatError
 from promptboost.io import read_text
 from promptboost.pool.io import is_saved_pool, load_pool
 from promptboost.pool.readers.released import read_mapping
-from promptboost.pool.readers.source import Reader, SentenceCollector, Source
+from promptboost.pool.readers.source import Reader, Source
 
 _TABLES, _TABBED = (".csv", ".jsonl", ".ndjson"), (".tsv", ".txt")
 _ENDINGS = (".json", *_TABLES, *_TABBED)
@@ -28,13 +28,14 @@ def _read(path: Path, dataset: str | None) -> tuple[Source, ...]:
         )
     if ending == ".json":
         return (read_mapping(path, path.name, "plain"),)
-    collector = SentenceCollector()
+    source = Source(path.name, "plain", path)
     try:
         for where, name, sentences in (_tabbed if ending in _TABBED else _table)(path):
-            collector.add(name, sentences, where)
+            source.add(name, sentences, where)
     except DataError as error:
         raise FileFormatError(str(error)) from error
-    return (collector.source(path.name, "plain", path),)
+    source.check_filled()
+    return (source,)
 
 
 def _tabbed(path: Path) -> Iterator[tuple[str, str, list[str]]]:
@@ -67,26 +68,25 @@ PLAIN = Reader("plain", lambda path: path.is_file() and path.suffix.lower() in _
 def _read_saved(path: Path, dataset: str | None) -> tuple[Source, ...]:
     """Read the sources of a saved pool, the templates first."""
     pool = load_pool(path)
-    texts_of: dict[str, dict[str, dict[str, None]]] = {}
+    phrases = dict(zip(pool.class_names, pool.phrases, strict=True))
+    sources: dict[str, Source] = {}
+    if pool.templates:
+        sources["template"] = Source("template", "pool", path, templates=pool.templates)
     for name in pool.class_names:
+        texts_of: dict[str, dict[str, None]] = {}
         for prompt in pool.prompts(name):
             if prompt.source == "template" and prompt.template in pool.templates:
                 continue  # added for every class
             source, text = prompt.source, prompt.text
             if source in ("template", "concat"):  # not a source of sentences
                 source, text = prompt.origin or "descriptions", prompt.sentence or text
-            texts_of.setdefault(source, {}).setdefault(name, {})[text] = None
-    phrases = dict(zip(pool.class_names, pool.phrases, strict=True))
-    sources = [
-        Source(
-            *(source, "pool", path, {name: tuple(texts) for name, texts in by_class.items()}),
-            phrases={name: phrases[name] for name in by_class if phrases[name] != name},
-        )
-        for source, by_class in texts_of.items()
-    ]
-    if pool.templates:
-        sources.insert(0, Source("template", "pool", path, {}, templates=pool.templates))
-    return tuple(sources)
+            texts_of.setdefault(source, {})[text] = None
+        for source, texts in texts_of.items():
+            read = sources.setdefault(source, Source(source, "pool", path))
+            read.sentences[name] = list(texts)
+            if phrases[name] != name:
+                read.phrases[name] = phrases[name]
+    return tuple(sources.values())
 
 
 SAVED = Reader("pool", is_saved_pool, _read_saved)

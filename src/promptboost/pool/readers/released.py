@@ -25,7 +25,7 @@ from typing import Any
 
 from promptboost.errors import FileFormatError, PoolError, SettingError, a_type
 from promptboost.io import Stamp, file_stamp, read_json, read_text
-from promptboost.pool.readers.source import Phrase, Reader, SentenceCollector, Source, is_named
+from promptboost.pool.readers.source import Phrase, Reader, Source, is_named
 from promptboost.pool.templates import check_templates, connect
 from promptboost.pool.text import plain_name
 
@@ -55,14 +55,15 @@ def _from_mapping(
         raise FileFormatError(
             f'{path} holds {a_type(loaded)}; it should be {{"class": ["sentence", …]}}'
         )
-    collector = SentenceCollector()
+    source = Source(name, kind, path, phrase=phrase)
     for entry, sentences in loaded.items():
-        if isinstance(entry, str) and " ".join(entry.split()) in collector.sentences:
+        if isinstance(entry, str) and " ".join(entry.split()) in source.sentences:
             raise FileFormatError(
                 f"{path}: {' '.join(entry.split())!r} occurs twice; join the two lists"
             )
-        collector.add(entry, sentences, path)
-    return collector.source(name, kind, path, phrase=phrase)
+        source.add(entry, sentences, path)
+    source.check_filled()
+    return source
 
 
 def _has_templates(listed: object) -> bool:
@@ -165,8 +166,7 @@ def _templates(listed: list[Any], path: Path, name: str) -> Source:
             f"{path} is a list without {{}} in every text. Class names? They go to --classes. "
             "Sentences? They need the name of their class"
         )
-    templates = check_templates(listed)
-    return Source(name, _KIND, path, {}, templates=templates)
+    return Source(name, _KIND, path, templates=check_templates(listed))
 
 
 CLIP_BENCHMARK = Reader(_KIND, _is_clip_benchmark, _read_clip_benchmark)
@@ -204,14 +204,14 @@ def _read_adaptclip(path: Path, dataset: str | None) -> tuple[Source, ...]:
     texts = [file for file in files if file.suffix == _TEXT_FILE and not file.name.startswith(".")]
     if not texts:
         raise FileFormatError(f"{path} holds no file <class>{_TEXT_FILE}, one sentence a line")
-    collector = SentenceCollector()
+    stray = tuple(file.name for file in files if file not in texts)
+    name = f"adaptclip:{path.name}"
+    source = Source(name, "adaptclip", path, phrase=name_class, stray=stray)
     for file in texts:
         # A line end after the last sentence is no blank sentence.
         lines = read_text(file).rstrip("\r\n").split("\n")
-        collector.add(file.stem, map(_unquoted, lines), path)
-    stray = tuple(file.name for file in files if file not in texts)
-    name = f"adaptclip:{path.name}"
-    return (collector.source(name, "adaptclip", path, phrase=name_class, stray=stray),)
+        source.add(file.stem, map(_unquoted, lines), path)
+    return (source,)
 
 
 ADAPTCLIP = Reader("adaptclip", _is_adaptclip, _read_adaptclip, takes="folder")

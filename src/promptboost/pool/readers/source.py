@@ -13,30 +13,25 @@ Phrase = Callable[[str, str], str]
 """Turns a class name and a text of a file into a sentence that names the class."""
 
 
-@dataclass(frozen=True)
-class Skipped:
-    """A sentence that was left out, and the reason."""
-
-    entry: str
-    reason: str
+def is_named(entry: object) -> TypeGuard[Mapping[str, Any]]:
+    """Return whether the value of a class has a noun phrase besides its sentences."""
+    return isinstance(entry, Mapping) and isinstance(entry.get("name"), str)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Source:
-    """One file or folder of sentences, read."""
+    """One file or folder of sentences, which readers :meth:`add`."""
 
     name: str  # the source of its prompts
     kind: str  # the format it was read in
     path: Path
-    sentences: Mapping[str, tuple[str, ...]]  # by the names the file uses; empty lists stay empty
+    sentences: dict[str, list[str]] = field(default_factory=dict)  # by the names of the file
     templates: tuple[str, ...] = ()  # sentences with a {} that every class gets
     phrase: Phrase | None = None  # for files that do not name the class
-    blank: Mapping[str, int] = field(default_factory=dict)  # blank sentences left out, by name
-    skipped: tuple[Skipped, ...] = ()  # sentences left out for their control characters
+    blank: dict[str, int] = field(default_factory=dict)  # blank sentences left out, by name
+    skipped: list[str] = field(default_factory=list)  # names and reasons of damaged sentences
     stray: tuple[str, ...] = ()  # files of a folder that are not of its format
-    phrases: Mapping[str, str] = field(
-        default_factory=dict
-    )  # noun phrases, by the names of the file
+    phrases: dict[str, str] = field(default_factory=dict)  # noun phrases, by the names of the file
 
     def texts(self, entries: Iterable[str], class_name: str) -> list[str]:
         """Return the sentences of a class from its entries, in order."""
@@ -46,35 +41,6 @@ class Source:
             sentences = [self.phrase(class_name, sentence) for sentence in sentences]
         return filled + sentences
 
-
-@dataclass(frozen=True)
-class Reader:
-    """One format of files or folders of sentences.
-
-    ``recognizes`` returns whether a path is of this format, by its folder, name or first lines.
-    ``read`` takes the path, and the name of a dataset or None, and returns its sources.
-    """
-
-    kind: str
-    recognizes: Callable[[Path], bool]
-    read: Callable[[Path, str | None], tuple[Source, ...]]
-    takes: Literal["file", "folder", "both"] = "file"
-
-
-def is_named(entry: object) -> TypeGuard[Mapping[str, Any]]:
-    """Return whether the value of a class has a noun phrase besides its sentences."""
-    return isinstance(entry, Mapping) and isinstance(entry.get("name"), str)
-
-
-class SentenceCollector:
-    """Collects the sentences of a file; counts blank ones and lists those with control characters."""
-
-    def __init__(self) -> None:
-        self.sentences: dict[str, list[str]] = {}
-        self.blank: dict[str, int] = {}
-        self.skipped: list[Skipped] = []
-        self.phrases: dict[str, str] = {}
-
     def add(self, entry: object, sentences: object, where: str | Path) -> None:
         """Append sentences to those of a name; `where` is used in errors.
 
@@ -82,15 +48,15 @@ class SentenceCollector:
         """
         try:
             name = clean(entry, where="a class name")
-            phrase = clean(sentences["name"], where="a name") if is_named(sentences) else None
+            if is_named(sentences):
+                phrase = clean(sentences["name"], where="a name")
+                sentences = sentences.get("sentences", [])
+                if (earlier := self.phrases.setdefault(name, phrase)) != phrase:
+                    raise PoolError(
+                        f"the class {name!r} has two names, {earlier!r} and {phrase!r}; remove one"
+                    )
         except PoolError as error:
             raise FileFormatError(f"{where}: {error}") from error
-        if is_named(sentences) and phrase is not None:
-            if (earlier := self.phrases.setdefault(name, phrase)) != phrase:
-                raise FileFormatError(
-                    f"{where}: the class {name!r} has two names, {earlier!r} and {phrase!r}; remove one"
-                )
-            sentences = sentences.get("sentences", [])
         if not is_listed(sentences):
             raise FileFormatError(
                 f"{where}: the class {name!r} needs a list of sentences, not "
@@ -107,18 +73,23 @@ class SentenceCollector:
             try:
                 collected.append(clean(sentence, where=label))
             except PoolError as error:
-                self.skipped.append(Skipped(name, str(error)))
+                self.skipped.append(f"{name}: {error}")
 
-    def source(self, name: str, kind: str, path: Path, **more: Any) -> Source:
-        """Return the source with everything that was added, and `more` of its fields."""
+    def check_filled(self) -> None:
+        """Raise if the file has no classes."""
         if not self.sentences:
-            raise FileFormatError(f"{path} holds no classes")
-        sentences = {entry: tuple(texts) for entry, texts in self.sentences.items()}
-        skipped = tuple(self.skipped)
-        return Source(
-            *(name, kind, path, sentences),
-            blank=self.blank,
-            skipped=skipped,
-            phrases=self.phrases,
-            **more,
-        )
+            raise FileFormatError(f"{self.path} holds no classes")
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One format of files or folders of sentences.
+
+    ``recognizes`` returns whether a path is of this format, by its folder, name or first lines.
+    ``read`` takes the path, and the name of a dataset or None, and returns its sources.
+    """
+
+    kind: str
+    recognizes: Callable[[Path], bool]
+    read: Callable[[Path, str | None], tuple[Source, ...]]
+    takes: Literal["file", "folder", "both"] = "file"
