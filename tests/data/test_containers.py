@@ -11,8 +11,7 @@ from PIL import Image
 import promptboost
 from promptboost import PromptBoostClassifier
 from promptboost.data import load_data
-from promptboost.data.containers import unpack
-from promptboost.data.memory import as_images, holds_images
+from promptboost.data.memory import as_images, holds_images, unpack
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import DataError, RunError
 from tests.data.image_tools import encoded, plain

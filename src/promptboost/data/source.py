@@ -6,12 +6,13 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode
 
+from promptboost.config import OnBad
 from promptboost.data.dataset import Dataset, LabeledImage, check_images, split_name
 from promptboost.data.decode import BadImage, reason_for
 from promptboost.data.manifest import MANIFEST_ENDINGS, images_of_rows, manifest_rows, read_manifest
@@ -22,8 +23,6 @@ from promptboost.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from promptboost.data.benchmarks.registry import Benchmark
-
-OnBad = Literal["skip", "stop"]
 
 #: Endings of files in image folders that are ignored. Any other file that is not hidden must be readable
 # or is reported: an unknown ending may be that of 500 images.
@@ -234,7 +233,12 @@ def _read_path(path: Path, columns: Mapping[str, str]) -> Dataset:
     if path.suffix.lower() == ARCHIVE and path.exists():
         return read_archives([path], path.parent)
     if not path.exists():
-        _check_no_benchmark(str(path))
+        name, colon, location = str(path).partition(":")
+        folder = Path(location.partition("@")[0]).expanduser()
+        if colon and "/" not in name and "\\" not in name and len(name) > 1 and folder.is_dir():
+            from promptboost.data.benchmarks.registry import benchmark_named
+
+            benchmark_named(name)  # raises: it looks like a benchmark
         raise DataError(
             f"{path} does not exist; give a folder, a CSV or JSONL file, the word emoji, or a "
             "benchmark as NAME:DIR"
@@ -246,38 +250,27 @@ def _read_path(path: Path, columns: Mapping[str, str]) -> Dataset:
     return read_manifest(path, columns)
 
 
-def _check_no_benchmark(text: str) -> None:
-    """Raise if a source looks like a benchmark with an unknown name."""
-    name, colon, location = text.partition(":")
-    folder = Path(location.partition("@")[0]).expanduser()
-    if colon and "/" not in name and "\\" not in name and len(name) > 1 and folder.is_dir():
-        from promptboost.data.benchmarks.registry import benchmark_named
-
-        benchmark_named(name)
+# Device and inode of the folders above one.
+_Above = tuple[tuple[int, int], ...]
 
 
-@dataclass
-class _Walk:
-    """Files below a folder in sorted order; links are followed, but never in circles."""
+def _files(folder: Path, bad: list[BadImage], above: _Above = ()) -> Iterator[Path]:
+    """List the files below a folder in sorted order; links are followed, but never in circles."""
+    for entry in _entries(folder, bad, above):
+        if entry.is_dir():
+            yield from _files(entry, bad, (*above, _identity(folder)))
+        elif entry.suffix.lower() not in COMPANIONS:
+            yield entry
 
-    bad: list[BadImage] = field(default_factory=list)
 
-    def files(self, folder: Path, above: tuple[tuple[int, int], ...] = ()) -> Iterator[Path]:
-        for entry in self.entries(folder, above):
-            if entry.is_dir():
-                yield from self.files(entry, (*above, _identity(folder)))
-            elif entry.suffix.lower() not in COMPANIONS:
-                yield entry
-
-    def entries(self, folder: Path, above: tuple[tuple[int, int], ...] = ()) -> list[Path]:
-        try:
-            if _identity(folder) in above:
-                self.bad.append(BadImage(str(folder), "a link back to a folder above it"))
-                return []
+def _entries(folder: Path, bad: list[BadImage], above: _Above = ()) -> list[Path]:
+    try:
+        if _identity(folder) not in above:
             return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-        except OSError as error:
-            self.bad.append(BadImage(str(folder), reason_for(error, folder)))
-            return []
+        bad.append(BadImage(str(folder), "a link back to a folder above it"))
+    except OSError as error:
+        bad.append(BadImage(str(folder), reason_for(error, folder)))
+    return []
 
 
 def read_folder(root: Path, columns: Mapping[str, str] | None = None) -> Dataset:
@@ -292,24 +285,24 @@ def read_folder(root: Path, columns: Mapping[str, str] | None = None) -> Dataset
         return listing
     if archives := [file for top in tops for file in sorted(top.glob(f"*{ARCHIVE}"))]:
         return read_archives(archives, root)
-    walk = _Walk()
     images: list[LabeledImage] = []
+    bad: list[BadImage] = []
     classes: dict[str, None] = {}
-    for split, top in _tops(root, walk):
-        for entry in walk.entries(top):
+    for split, top in _tops(root, bad):
+        for entry in _entries(top, bad):
             if entry.is_dir():
                 classes[entry.name] = None
-                for path in walk.files(entry, (_identity(top),)):
+                for path in _files(entry, bad, (_identity(top),)):
                     name = path.relative_to(root).as_posix()
                     images.append(LabeledImage(name, entry.name, path, split))
             elif entry.suffix.lower() not in COMPANIONS:
-                walk.bad.append(BadImage(str(entry), NO_CLASS))
+                bad.append(BadImage(str(entry), NO_CLASS))
     if not classes:
         raise DataError(
             f"{root} has no class folders; put images in one folder for each class, "
             "like cat/1.jpg and dog/1.jpg"
         )
-    return Dataset.unchecked(images, walk.bad, classes)
+    return Dataset.unchecked(images, bad, classes)
 
 
 def _read_metadata(tops: Sequence[Path], columns: Mapping[str, str]) -> Dataset | None:
@@ -370,22 +363,22 @@ def save_images(data: Dataset, folder: Path) -> None:
 
 def find_images(paths: Iterable[str | Path]) -> Dataset:
     """List images without labels: files as given, and all files below the folders given."""
-    walk = _Walk()
+    bad: list[BadImage] = []
     images: dict[str, LabeledImage] = {}
     for path in map(Path, paths):
-        for file in walk.files(path) if path.is_dir() else [path]:
+        for file in _files(path, bad) if path.is_dir() else [path]:
             images.setdefault(file.as_posix(), LabeledImage(file.as_posix(), "", file))
-    return Dataset.unchecked(images.values(), walk.bad, ())
+    return Dataset.unchecked(images.values(), bad, ())
 
 
-def _tops(root: Path, walk: _Walk) -> list[tuple[str | None, Path]]:
+def _tops(root: Path, bad: list[BadImage]) -> list[tuple[str | None, Path]]:
     """Return the folders whose entries are classes, each with its split."""
     if not root.is_dir():
         raise DataError(f"{root} is not a folder")
-    folders = [path for path in walk.entries(root) if path.is_dir()]
+    folders = [path for path in _entries(root, bad) if path.is_dir()]
     named = [(split, path) for path in folders if (split := split_name(path.name)) is not None]
     # A folder "train" among others may well hold images of trains.
-    layered = [pair for pair in named if any(path.is_dir() for path in walk.entries(pair[1]))]
+    layered = [pair for pair in named if any(path.is_dir() for path in _entries(pair[1], bad))]
     if layered and len(layered) == len(folders):
         return list(layered)
     if len({split for split, _ in layered}) > 1:

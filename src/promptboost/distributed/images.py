@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from promptboost.data.containers import IMAGE_COLUMNS
 from promptboost.data.dataset import LabeledImage, split_name
 from promptboost.data.decode import MAX_DECODED, MAX_GROWTH, BadImage, reason_for
 from promptboost.data.manifest import MANIFEST_ENDINGS, cell_text, manifest_rows, split_of
+from promptboost.data.memory import IMAGE_COLUMNS
 from promptboost.data.source import COMPANIONS, NO_CLASS, DataSource
 from promptboost.data.webdataset import ARCHIVE, archive_images
 from promptboost.distributed.storage import (

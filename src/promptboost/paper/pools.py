@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from promptboost.data.benchmarks import BENCHMARKS, Benchmark, survey_benchmark
-from promptboost.data.benchmarks.splits import find_place, imagenet_classes
+from promptboost.data.benchmarks.splits import BenchmarkFolder, imagenet_classes
 from promptboost.errors import DataError, MissingExtraError, PoolError
 from promptboost.pool import PromptPool, save_pool
 from promptboost.pool.pool import CONCAT, TEMPLATE
@@ -93,7 +93,7 @@ def build_paper_pools(
 
 def _class_names(benchmark: Benchmark, data: Path) -> tuple[str, ...]:
     if benchmark.name == "imagenet":  # also without images
-        return tuple(imagenet_classes(find_place(benchmark, data)).values())
+        return tuple(imagenet_classes(BenchmarkFolder.find(benchmark, data)).values())
     survey = survey_benchmark(benchmark, data)
     if survey.lists is None:
         raise DataError(survey.problems[0])

@@ -4,11 +4,12 @@ import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
 import msgspec
 
@@ -19,49 +20,55 @@ from promptboost.io import read_text
 
 
 @dataclass(frozen=True)
-class Place:
-    """An image folder and the folders in which its lists may lie."""
-
-    images: Path  # the root of the paths in a split file
-    lists: tuple[Path, ...]  # nearest first
-
-    def list_named(self, name: str) -> Path | None:
-        """Find a file that belongs to the benchmark."""
-        return next((path for folder in self.lists if (path := folder / name).is_file()), None)
-
-
-def find_place(benchmark: Benchmark, folder: Path) -> Place:
-    """Find the images of a benchmark in its folder, or in the folder that holds all benchmarks."""
-    if not folder.is_dir():
-        raise DataError(f"{folder} is not a folder; give the folder of {benchmark.title}")
-    for base in (folder, *(folder / name for name in benchmark.folders)):
-        for sub in benchmark.images:
-            images = base / sub
-            if images.is_dir() and all((images / mark).is_dir() for mark in benchmark.marks):
-                return Place(images, _lists(images, folder))
-    named = (folder / name for name in benchmark.folders)
-    images = next((path for path in named if path.is_dir()), folder)
-    return Place(images, _lists(images, folder))
-
-
-def _lists(images: Path, folder: Path) -> tuple[Path, ...]:
-    """Return the image folder and those above it up to where the user pointed, or one above that."""
-    above = [images, *images.parents]
-    last = above.index(folder) + 1
-    return tuple(above[: last + 1])
-
-
-class ImageIndex:
-    """The files of an image folder, found by the paths of a split file.
+class BenchmarkFolder:
+    """An image folder, whose files are found by the paths of a split file.
 
     In copies with other folders, an image is found by its name if no other has it, else by its name and
     the folder it is in.
     """
 
-    def __init__(self, place: Place, prefix: str = "") -> None:
-        self._root = place.images
-        self._prefix = prefix
-        self.paths = set(_files(place.images))
+    images: Path  # the root of the paths in a split file
+    lists: tuple[Path, ...]  # the folders in which lists may lie, nearest first
+    prefix: str = ""  # of split names in the paths of the split file
+
+    @classmethod
+    def find(cls, benchmark: Benchmark, folder: Path, split: Path | None = None) -> Self:
+        """Find the images of a benchmark in its folder, or in the folder that holds all benchmarks.
+
+        The protocol's lists may also lie near a given `split` file.
+        """
+        if not folder.is_dir():
+            raise DataError(f"{folder} is not a folder; give the folder of {benchmark.title}")
+        named = [folder / name for name in benchmark.folders]
+        images = next((path for path in named if path.is_dir()), folder)
+        for path in (base / sub for base in (folder, *named) for sub in benchmark.images):
+            if path.is_dir() and all((path / mark).is_dir() for mark in benchmark.marks):
+                images = path
+                break
+        # Up to where the user pointed, or one above that.
+        above = [images, *images.parents]
+        near = () if split is None else (split.parent, split.parent.parent)
+        return cls(images, (*above[: above.index(folder) + 2], *near), benchmark.prefix)
+
+    def list_named(self, name: str) -> Path | None:
+        """Find a file that belongs to the benchmark."""
+        return next((path for folder in self.lists if (path := folder / name).is_file()), None)
+
+    @cached_property
+    def paths(self) -> set[str]:
+        """The files below the folder as paths from it; links are followed, never in circles."""
+        paths: set[str] = set()
+        seen: set[tuple[int, int]] = set()
+        for folder, names, files in os.walk(self.images, followlinks=True):
+            status = os.stat(folder)
+            if (status.st_dev, status.st_ino) in seen:
+                names.clear()
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            names.sort()
+            below = Path(folder).relative_to(self.images)
+            paths.update((below / name).as_posix() for name in files if not name.startswith("."))
+        return paths
 
     @cached_property
     def _by_name(self) -> dict[str, list[str]]:
@@ -77,7 +84,7 @@ class ImageIndex:
         places = {path: path for path in paths if path in self.paths}
         if len(places) < len(paths):
             places |= self._searched(paths, set(places))
-        return {path: self._root / places[path] for path in paths if path in places}
+        return {path: self.images / places[path] for path in paths if path in places}
 
     def _searched(self, paths: Sequence[str], located: Set[str]) -> dict[str, str]:
         listed = Counter(map(_file_name, paths))
@@ -86,7 +93,7 @@ class ImageIndex:
             candidates = self._by_name.get(_file_name(path), [])
             if listed[_file_name(path)] > 1 or len(candidates) > 1:
                 folder = path.rpartition("/")[0].rpartition("/")[2]
-                folders = {folder, folder.removeprefix(self._prefix)} - {""}
+                folders = {folder, folder.removeprefix(self.prefix)} - {""}
                 candidates = [file for file in candidates if folders & {*file.split("/")[:-1]}]
             if path not in located and len(candidates) == 1 and candidates[0] not in located:
                 files[path] = candidates[0]
@@ -97,20 +104,6 @@ class ImageIndex:
 
 def _file_name(path: str) -> str:
     return path.rpartition("/")[2]
-
-
-def _files(root: Path) -> Iterator[str]:
-    """Return the files below a folder as paths from it; links are followed, never in circles."""
-    seen: set[tuple[int, int]] = set()
-    for folder, names, files in os.walk(root, followlinks=True):
-        status = os.stat(folder)
-        if (status.st_dev, status.st_ino) in seen:
-            names.clear()
-            continue
-        seen.add((status.st_dev, status.st_ino))
-        names.sort()
-        below = Path(folder).relative_to(root)
-        yield from ((below / name).as_posix() for name in files if not name.startswith("."))
 
 
 class Item(NamedTuple):
@@ -158,7 +151,10 @@ def read_split(path: Path) -> SplitItems:
             _item(*row, f"{path}, {key}, image {number}")
             for number, row in enumerate(listed, start=1)
         ]
-    _check_names(items, path)
+    names: dict[int, str] = {}
+    for image in chain.from_iterable(items.values()):
+        if (name := names.setdefault(image.label, image.name)) != image.name:
+            raise DataError(f"{path}: class {image.label} is called {name!r} and {image.name!r}")
     check_apart(items, str(path))
     return items
 
@@ -198,19 +194,10 @@ def _item(path: str, label: int, name: str, where: str) -> Item:
     return Item(path, label, name)
 
 
-def _check_names(items: SplitItems, path: Path) -> None:
-    names: dict[int, str] = {}
-    for image in (image for listed in items.values() for image in listed):
-        if names.setdefault(image.label, image.name) != image.name:
-            raise DataError(
-                f"{path}: class {image.label} is called {names[image.label]!r} and {image.name!r}"
-            )
-
-
 _CLASSES = "variants.txt"
 
 
-def read_aircraft(place: Place) -> SplitItems:
+def read_aircraft(place: BenchmarkFolder) -> SplitItems:
     """Read ``variants.txt`` (the classes in order) and ``images_variant_{train,val,test}.txt``.
 
     A line of the lists is the number of an image and its class: ``1025794 707-320``.
@@ -230,7 +217,7 @@ def read_aircraft(place: Place) -> SplitItems:
     return items
 
 
-def _lines(place: Place, name: str) -> list[str]:
+def _lines(place: BenchmarkFolder, name: str) -> list[str]:
     path = place.list_named(name)
     if path is None:
         raise DataError(f"{name} is missing; it comes with the images and belongs next to images/")
@@ -244,7 +231,7 @@ WNID = re.compile(r"n\d{8}")
 _IMAGENET_SPLITS = {"train": "train", "val": "test"}
 
 
-def read_imagenet(place: Place, index: ImageIndex) -> SplitItems:
+def read_imagenet(place: BenchmarkFolder) -> SplitItems:
     """List the images of all classes in ``classnames.txt`` that are there, in sorted order.
 
     A line of it is the WordNet number of a class and its name: ``n01440764 tench``. Where two classes
@@ -253,7 +240,7 @@ def read_imagenet(place: Place, index: ImageIndex) -> SplitItems:
     classes = imagenet_classes(place)
     numbers = {wnid: number for number, wnid in enumerate(sorted(classes))}
     items: SplitItems = {"train": [], "test": []}
-    for path in sorted(index.paths):
+    for path in sorted(place.paths):
         top, _, inside = path.partition("/")
         split, wnid = _IMAGENET_SPLITS.get(split_name(top) or ""), inside.partition("/")[0]
         if split is not None and wnid in classes:
@@ -266,7 +253,7 @@ def read_imagenet(place: Place, index: ImageIndex) -> SplitItems:
     return items
 
 
-def imagenet_classes(place: Place) -> dict[str, str]:
+def imagenet_classes(place: BenchmarkFolder) -> dict[str, str]:
     """Return the distinct names of the classes in ``classnames.txt``, by their WordNet numbers."""
     path = place.list_named(_CLASS_LIST)
     if path is None:
@@ -286,10 +273,7 @@ def imagenet_classes(place: Place) -> dict[str, str]:
 
 
 _GIVE_PATH = "give its path: --split FILE of data check, {}:DIR@FILE elsewhere"
-_OWN_LISTS: dict[str, Callable[[Place, ImageIndex], SplitItems]] = {
-    "imagenet": read_imagenet,
-    "fgvc_aircraft": lambda place, _: read_aircraft(place),
-}
+_OWN_LISTS = {"imagenet": read_imagenet, "fgvc_aircraft": read_aircraft}
 
 
 @dataclass(frozen=True)
@@ -303,32 +287,29 @@ class Lists:
     foreign: bool = False  # known not to be the protocol's split
 
 
-def read_lists(
-    benchmark: Benchmark, place: Place, index: ImageIndex, split_file: Path | None
-) -> Lists:
+def read_lists(benchmark: Benchmark, place: BenchmarkFolder, split_file: Path | None) -> Lists:
     """Read which images are in which split.
 
     A given file without ``test`` is a list of drawn shots: its images are what to learn from, and
     the test images are those of the whole split, which must be there too.
     """
     if split_file is None:
-        return _whole(benchmark, place, index, _GIVE_PATH.format(benchmark.name))
+        return _whole(benchmark, place, _GIVE_PATH.format(benchmark.name))
     listed = read_split(split_file)
     if "train" not in listed:
         raise DataError(f"{split_file} lists no training images (train)")
     if "test" in listed:
         return Lists(listed, split_file, foreign=_is_foreign(benchmark, listed))
     # Shots are often released next to the split they were drawn from, or in a folder there.
-    near = replace(place, lists=(*place.lists, split_file.parent, split_file.parent.parent))
     advice = f"next to {split_file.name}, which lists drawn shots and no test images"
-    whole = _whole(benchmark, near, index, advice)
-    shots = _of_shots(listed, whole.items, index, str(split_file))
+    whole = _whole(benchmark, place, advice)
+    shots = _of_shots(listed, whole.items, place, str(split_file))
     return Lists(shots, split_file, shots=True, whole=whole.file, foreign=whole.foreign)
 
 
-def _whole(benchmark: Benchmark, place: Place, index: ImageIndex, advice: str) -> Lists:
+def _whole(benchmark: Benchmark, place: BenchmarkFolder, advice: str) -> Lists:
     if benchmark.split_file is None:
-        return Lists(_OWN_LISTS[benchmark.name](place, index), None)
+        return Lists(_OWN_LISTS[benchmark.name](place), None)
     file = place.list_named(benchmark.split_file)
     if file is None:
         raise DataError(
@@ -346,15 +327,17 @@ def _is_foreign(benchmark: Benchmark, items: SplitItems) -> bool:
     return benchmark.split_digest is not None and digest(items) != benchmark.split_digest
 
 
-def _of_shots(shots: SplitItems, whole: SplitItems, index: ImageIndex, where: str) -> SplitItems:
+def _of_shots(
+    shots: SplitItems, whole: SplitItems, place: BenchmarkFolder, where: str
+) -> SplitItems:
     """Find drawn images in the whole split: released lists spell classes differently."""
-    everything = [image for listed in whole.values() for image in listed]
+    everything = [*chain.from_iterable(whole.values())]
     by_path = {image.path: image for image in everything}
-    by_file = {file: by_path[path] for path, file in index.located(by_path).items()}
+    by_file = {file: by_path[path] for path, file in place.located(by_path).items()}
     numbers = {image.name: image.label for image in everything}
     result: SplitItems = {}
     for split, listed in shots.items():
-        files = index.located(image.path for image in listed)
+        files = place.located(image.path for image in listed)
         result[split] = []
         for image in listed:
             original = by_path.get(image.path) or by_file.get(files.get(image.path, Path()))

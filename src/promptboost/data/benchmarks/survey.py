@@ -7,14 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from promptboost.data.benchmarks.registry import Benchmark, benchmark_named
-from promptboost.data.benchmarks.splits import (
-    ImageIndex,
-    Item,
-    Lists,
-    Place,
-    find_place,
-    read_lists,
-)
+from promptboost.data.benchmarks.splits import BenchmarkFolder, Item, Lists, read_lists
 from promptboost.data.dataset import Dataset, LabeledImage, check_images
 from promptboost.errors import DataError, count, few
 from promptboost.progress import Progress, no_progress
@@ -26,7 +19,7 @@ class Survey:
 
     benchmark: Benchmark
     folder: Path
-    place: Place
+    place: BenchmarkFolder
     lists: Lists | None  # None if they cannot be read
     files: dict[str, Path]  # the listed images on disk, by their path in the list
     problems: tuple[str, ...]  # why it cannot be used
@@ -81,29 +74,28 @@ def survey_benchmark(
     if isinstance(benchmark, str):
         benchmark = benchmark_named(benchmark)
     folder = Path(folder).expanduser()
-    root = find_place(benchmark, folder)
-    index = ImageIndex(root, benchmark.prefix)
+    split_file = None if split is None else Path(split).expanduser()
+    place = BenchmarkFolder.find(benchmark, folder, split_file)
     try:
-        split_file = None if split is None else Path(split).expanduser()
-        lists = read_lists(benchmark, root, index, split_file)
+        lists = read_lists(benchmark, place, split_file)
     except DataError as error:
-        return Survey(benchmark, folder, root, None, {}, (str(error),))
+        return Survey(benchmark, folder, place, None, {}, (str(error),))
     items = [entry for listed in lists.items.values() for entry in listed]
     # A link to nothing is listed by its folder, but is not there.
-    located = index.located(entry.path for entry in items)
+    located = place.located(entry.path for entry in items)
     sizes = {path: _size(file) for path, file in located.items()}
     on_disk = {path: file for path, file in located.items() if sizes[path] is not None}
     files = {path: file for path, file in on_disk.items() if sizes[path]}
-    problems = [*_wrong_lists(benchmark, lists), *_missing(items, on_disk, index)]
+    problems = [*_wrong_lists(benchmark, lists), *_missing(items, on_disk, place)]
     if empty := [path for path in on_disk if path not in files]:
         problems.append(
             f"{count(len(empty), 'file')} of no length, from a broken download: {few(empty, 3)}"
         )
     images = [LabeledImage(path, "", file) for path, file in files.items()] if look else []
     if bad := check_images(images, progress=progress):
-        paths = few([os.path.relpath(image.path, root.images) for image in bad], 3)
+        paths = few([os.path.relpath(image.path, place.images) for image in bad], 3)
         problems.append(f"{count(len(bad), 'file')} cut off or damaged: {paths}; get them again")
-    return Survey(benchmark, folder, root, lists, files, tuple(problems))
+    return Survey(benchmark, folder, place, lists, files, tuple(problems))
 
 
 def _size(file: Path) -> int | None:
@@ -142,23 +134,19 @@ def _wrong_lists(benchmark: Benchmark, lists: Lists) -> Iterator[str]:
             yield f"{split} has no image of {count(len(none), 'class', 'classes')} ({few(none, 3)})"
 
 
-def _missing(items: list[Item], on_disk: dict[str, Path], index: ImageIndex) -> Iterator[str]:
+def _missing(items: list[Item], on_disk: dict[str, Path], place: BenchmarkFolder) -> Iterator[str]:
     missing = [entry for entry in items if entry.path not in on_disk]
     if not missing:
         return
     if len(missing) == len(items):
-        holds = f"other files, like {min(index.paths)}" if index.paths else "no files"
+        holds = f"other files, like {min(place.paths)}" if place.paths else "no files"
         yield f"none of the {len(items):,} listed images is there; the folder holds {holds}"
         return
     seen = {entry.label for entry in items if entry.path in on_disk}
     gone = list(dict.fromkeys(entry.name for entry in missing if entry.label not in seen))
-    whole = (
-        f", among them all of {count(len(gone), 'class', 'classes')} ({few(gone, 3)})"
-        if gone
-        else ""
-    )
+    whole = f", among them all of {count(len(gone), 'class', 'classes')} ({few(gone, 3)})"
     yield (
-        f"{len(missing):,} of {len(items):,} listed images are missing{whole}; "
+        f"{len(missing):,} of {len(items):,} listed images are missing{whole if gone else ''}; "
         f"for example {few([entry.path for entry in missing], 3)}"
     )
 
@@ -184,10 +172,6 @@ def read_benchmark(
 def _refusal(survey: Survey, split: str | Path | None) -> str:
     words = ["promptboost", "data", "check", survey.benchmark.name, str(survey.folder)]
     words += [] if split is None else ["--split", str(split)]
-    return "\n".join(
-        [
-            f"{survey.benchmark.title} in {survey.folder} cannot be used:",
-            *(f"  {number}. {text}" for number, text in enumerate(survey.problems, start=1)),
-            f"for more, type: {shlex.join(words)}",
-        ]
-    )
+    problems = [f"  {number}. {text}" for number, text in enumerate(survey.problems, start=1)]
+    title = f"{survey.benchmark.title} in {survey.folder} cannot be used:"
+    return "\n".join([title, *problems, f"for more, type: {shlex.join(words)}"])
