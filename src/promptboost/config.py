@@ -287,7 +287,9 @@ class Setting:
             expected = "True or False" if self.kind is bool else "a text"
             return None if isinstance(value, self.kind) else expected
         # True is a number in Python, but not a valid setting.
-        number = not isinstance(value, bool) and isinstance(value, Real) and _is_finite(value)
+        number = not isinstance(value, bool) and isinstance(value, Real)
+        # Whole numbers are finite, but may have more digits than a float can have.
+        number = number and (isinstance(value, Integral) or math.isfinite(value))
         if self.kind is int and not (number and isinstance(value, Integral)):
             return "a whole number" + (', or "all"' if self.none == "all" else "")
         kind = "" if self.kind is int else "a number, "
@@ -329,13 +331,6 @@ def _shown(value: Any) -> str:
     # Python refuses to write numbers of thousands of digits.
     huge = isinstance(value, int) and abs(value) > LARGEST_INTEGER
     return "too large" if huge else f"{value!r:.200}"
-
-
-def _is_finite(value: Any) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # more digits than a float can have; the limits say more
-        return True
 
 
 def settings_of(config: type) -> Mapping[str, Setting]:
@@ -395,7 +390,13 @@ def checked(
 
 def read_config(path: str | Path) -> dict[str, Any]:
     """Read the settings in a TOML file: at its top, or in its table ``[fit]``, as in a ``run.toml``."""
-    tables = _tables(path)
+    try:
+        text = read_bytes(path).decode("utf-8-sig")
+    except OSError as error:
+        raise SettingError(f"cannot read the settings {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise FileFormatError(f"{path} is not TOML: {error}") from error
+    tables = load_toml(text, str(path))
     top = {name: value for name, value in tables.items() if name != "scale"}
     table = tables.get("fit", top)
     if not isinstance(table, dict):
@@ -407,16 +408,6 @@ def read_config(path: str | Path) -> dict[str, Any]:
         return _known(table)
     except SettingError as error:
         raise SettingError(f"{path}: {error}") from error
-
-
-def _tables(path: str | Path) -> dict[str, Any]:
-    try:
-        text = read_bytes(path).decode("utf-8-sig")
-    except OSError as error:
-        raise SettingError(f"cannot read the settings {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise FileFormatError(f"{path} is not TOML: {error}") from error
-    return load_toml(text, str(path))
 
 
 def _known(table: Mapping[str, Any]) -> dict[str, Any]:

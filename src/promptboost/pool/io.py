@@ -115,8 +115,11 @@ class PoolReader:
     ) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
         """Read the first line: all of it, the class names and the templates."""
         header = self._header(self._parse(lines.readline()))
-        names = self._checked(check_class_names, header["class_names"])
-        return header, names, self._checked(check_templates, header["templates"])
+        try:
+            names = check_class_names(header["class_names"])
+            return header, names, check_templates(header["templates"])
+        except PoolError as error:
+            raise self._bad(f"cannot be used: {error}") from error
 
     def read(self, lines: IO[bytes]) -> PromptPool:
         """Read everything."""
@@ -197,13 +200,6 @@ class PoolReader:
             return _decode(text)
         except (ValueError, RecursionError):  # raised again, with the line
             return load_json(text, f"{self._file}, line {self._number},")
-
-    def _checked(self, check: Any, values: list[str]) -> tuple[str, ...]:
-        try:
-            result: tuple[str, ...] = check(values)
-        except PoolError as error:
-            raise self._bad(f"cannot be used: {error}") from error
-        return result
 
     def _bad(self, problem: str) -> FileFormatError:
         return FileFormatError(f"{self._file}, line {self._number}, {problem}")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Literal, Protocol
+from typing import Any, Literal
 
 from promptboost.pool.sources import ClassMatch
 from promptboost.pool.text import NameFinder, singular, text_key
@@ -23,22 +23,13 @@ _FEW = 0.1
 _FRAGMENT_WORDS = 5
 
 
-class TokenCounter(Protocol):
-    """An encoder that counts tokens."""
-
-    context_length: int
-
-    def count_tokens(self, texts: Sequence[str]) -> Iterable[int]:
-        """Count the tokens of each text."""
-
-
 @dataclass(frozen=True)
 class LintContext:
     """The input of the rules."""
 
     match: ClassMatch
     class_names: Sequence[str]
-    encoder: TokenCounter | None = None
+    encoder: Any = None  # whose context sentences should fit into
 
     def texts(self) -> Iterator[tuple[str, str]]:
         """Return every sentence with its class."""
@@ -67,7 +58,7 @@ class LintFinding:
 
 
 def lint(
-    match: ClassMatch, class_names: Sequence[str], encoder: TokenCounter | None = None
+    match: ClassMatch, class_names: Sequence[str], encoder: Any = None
 ) -> tuple[LintFinding, ...]:
     """Check a source and its classes with every rule, in the order of the numbers."""
     context = LintContext(match, class_names, encoder)

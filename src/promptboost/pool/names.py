@@ -237,10 +237,19 @@ def read_class_names(source: str | Path) -> tuple[str, ...] | None:
     if not path.is_file():  # a benchmark's name may end in .json too: dtd:DIR@split.json
         return None
     if path.suffix.lower() == ".txt":
-        return _checked([line for line in read_text(path).splitlines() if line.strip()], path)
-    if path.suffix.lower() == ".json":
-        return _checked(_names(read_json(path), path), path)
-    return None
+        names: list[Any] = [line for line in read_text(path).splitlines() if line.strip()]
+    elif path.suffix.lower() == ".json":
+        names = _names(read_json(path), path)
+    else:
+        return None
+    if not names:
+        raise FileFormatError(f"{path} holds no class names")
+    try:
+        return check_class_names(
+            [clean(name, where=f"class name {n}") for n, name in enumerate(names, start=1)]
+        )
+    except PoolError as error:
+        raise FileFormatError(f"{path}: {error}") from error
 
 
 def _names(loaded: Any, path: Path) -> list[Any]:
@@ -253,17 +262,6 @@ def _names(loaded: Any, path: Path) -> list[Any]:
     if isinstance(loaded, dict) and all(isinstance(value, list) for value in loaded.values()):
         return list(loaded)
     raise FileFormatError(f'{path} should be ["name", …] or {{"0": "name", …}}')
-
-
-def _checked(names: list[Any], path: Path) -> tuple[str, ...]:
-    if not names:
-        raise FileFormatError(f"{path} holds no class names")
-    try:
-        return check_class_names(
-            [clean(name, where=f"class name {n}") for n, name in enumerate(names, start=1)]
-        )
-    except PoolError as error:
-        raise FileFormatError(f"{path}: {error}") from error
 
 
 def read_synonyms(path: str | Path) -> dict[str, list[str]]:

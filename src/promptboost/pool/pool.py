@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import compress, islice, repeat
+from itertools import compress, islice, product
 from statistics import median
 from typing import Any, Literal, TypeVar, get_args
 
@@ -86,9 +86,9 @@ class ClassPrompts(_LazySequence[Prompt]):
 
     def __init__(self, phrase: str, prompts: Iterable[Prompt] = ()) -> None:
         self.phrase = phrase
-        self._sources = _Numbered()  # pairs of source and origin
-        self._starts, self._ends = _Numbered(), _Numbered()  # halves
-        self._numbers = array("i"), array("i"), array("i")  # of the source, the start, the end
+        # Pairs of source and origin, first halves and second halves; and for each prompt its numbers.
+        self._tables = _Numbered(), _Numbered(), _Numbered()
+        self._numbers = array("i"), array("i"), array("i")
         for prompt in prompts:
             self.append(prompt)
 
@@ -104,13 +104,11 @@ class ClassPrompts(_LazySequence[Prompt]):
 
     def extend(self, other: "ClassPrompts") -> None:
         """Add the prompts of another list."""
-        tables = (self._sources, self._starts, self._ends)
-        theirs = (other._sources, other._starts, other._ends)
-        for mine, table, numbers, added in zip(
-            self._numbers, tables, theirs, other._numbers, strict=True
+        for table, numbers, theirs, added in zip(
+            self._tables, self._numbers, other._tables, other._numbers, strict=True
         ):
-            renumbered = [table[key] for key in numbers.keys_in_order]
-            mine.extend(renumbered[number] for number in added)
+            renumbered = [table[key] for key in theirs.keys_in_order]
+            numbers.extend(renumbered[number] for number in added)
 
     def extend_product(
         self,
@@ -129,31 +127,31 @@ class ClassPrompts(_LazySequence[Prompt]):
     def _extend(
         self, source: tuple[str, str | None], starts: Sequence[_Half], ends: Sequence[_Half]
     ) -> None:
-        first = [self._starts[half] for half in starts]
-        second = [self._ends[half] for half in ends]
-        self._numbers[0].extend(repeat(self._sources[source], len(first) * len(second)))
-        self._numbers[1].extend(start for start in first for _ in second)
-        self._numbers[2].extend(end for _ in first for end in second)
+        columns = zip(self._tables, ([source], starts, ends), strict=True)
+        added = product(*([table[key] for key in keys] for table, keys in columns))
+        for numbers, column in zip(self._numbers, zip(*added, strict=True), strict=False):
+            numbers.extend(column)
 
     def __len__(self) -> int:
         return len(self._numbers[0])
 
     def _at(self, index: int) -> Prompt:
-        s, a, b = (numbers[index] for numbers in self._numbers)
-        source, origin = self._sources.keys_in_order[s]
-        template, start = self._starts.keys_in_order[a]
-        sentence, end = self._ends.keys_in_order[b]
+        (source, origin), (template, start), (sentence, end) = (
+            table.keys_in_order[numbers[index]]
+            for table, numbers in zip(self._tables, self._numbers, strict=True)
+        )
         return Prompt(_joined(start or "", end or ""), source, template, sentence, origin)
 
     def texts(self, key: Callable[[str], str] = str) -> Iterator[str]:
         """Return all texts, in order, with `key` applied to the halves of each."""
-        starts = [key(text or "") for _, text in self._starts.keys_in_order]
-        ends = [key(text or "") for _, text in self._ends.keys_in_order]
+        starts, ends = (
+            [key(text or "") for _, text in table.keys_in_order] for table in self._tables[1:]
+        )
         return (_joined(starts[a], ends[b]) for a, b in zip(*self._numbers[1:], strict=True))
 
     def counts(self) -> Counter[tuple[str, str | None]]:
         """Count the prompts by source and, for concatenations, source of the sentence."""
-        keys = self._sources.keys_in_order
+        keys = self._tables[0].keys_in_order
         return Counter({keys[s]: n for s, n in Counter(self._numbers[0]).items()})
 
     def distinct(self) -> "ClassPrompts":
@@ -166,13 +164,13 @@ class ClassPrompts(_LazySequence[Prompt]):
 
     def of(self, sources: Collection[str]) -> "ClassPrompts":
         """Keep the prompts of some sources."""
-        wanted = [not {*key}.isdisjoint(sources) for key in self._sources.keys_in_order]
+        wanted = [not {*key}.isdisjoint(sources) for key in self._tables[0].keys_in_order]
         return self._selected(wanted[s] for s in self._numbers[0])
 
     def _selected(self, mask: Iterable[object]) -> "ClassPrompts":
         mask = bytearray(map(bool, mask))
         result = ClassPrompts(self.phrase)
-        result._sources, result._starts, result._ends = self._sources, self._starts, self._ends
+        result._tables = self._tables
         for numbers, selected in zip(self._numbers, result._numbers, strict=True):
             selected.extend(compress(numbers, mask))
         return result
@@ -237,15 +235,12 @@ class PromptPool:
         )
         object.__setattr__(self, "prompts_by_class", tuple(compact))
 
-    def prompts(self, class_name: str) -> Sequence[Prompt]:
-        """Return the prompts of one class, in order."""
-        return self._compact(class_name)
-
     def texts(self, class_name: str) -> Sequence[str]:
         """Return the texts of the prompts of one class, in order, each created on access."""
-        return _Texts(self._compact(class_name))
+        return _Texts(self.prompts(class_name))
 
-    def _compact(self, class_name: str) -> ClassPrompts:
+    def prompts(self, class_name: str) -> ClassPrompts:
+        """Return the prompts of one class, in order."""
         try:
             return self._by_name[class_name]
         except KeyError:
@@ -273,13 +268,10 @@ class PromptPool:
     def prompts_by_source(self) -> dict[str, int]:
         """The number of prompts of each source, in order of first appearance."""
         totals: Counter[str] = Counter()
-        for (source, _), n in self._counts.items():
-            totals[source] += n
+        for prompts in self._by_name.values():
+            for (source, _), n in prompts.counts().items():
+                totals[source] += n
         return dict(totals)
-
-    @cached_property
-    def _counts(self) -> Counter[tuple[str, str | None]]:
-        return sum((prompts.counts() for prompts in self._by_name.values()), Counter())
 
     def statistics(self) -> dict[str, Any]:
         """Count classes, templates and prompts, by class and by source; ready for JSON."""

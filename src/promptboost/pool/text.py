@@ -146,9 +146,9 @@ def distinct(sentences: Iterable[str]) -> list[str]:
     return list(first.values())
 
 
-def _short(value: object, limit: int = 60) -> str:
+def _short(value: object) -> str:
     shown = ascii(value)
-    return shown if len(shown) <= limit else f"{shown[:limit]}…"
+    return shown if len(shown) <= 60 else f"{shown[:60]}…"
 
 
 def check_class_names(class_names: Sequence[str]) -> tuple[str, ...]:
@@ -197,10 +197,6 @@ _BRACKETS_LAST = re.compile(r"(?<![^()])(?P<rest>[^()]+) \((?P<inside>[^()]+)\)"
 _BETWEEN_LETTERS = re.compile(r"[\s_/.'’\-]")
 
 
-def _slash(name: str) -> str:
-    return name_key(name.replace("SLASH", "/"))
-
-
 def _camel_case(name: str) -> str:
     return name_key(_CAMEL_HUMP.sub(" ", name.replace("SLASH", "/")))
 
@@ -234,7 +230,7 @@ STRICT: tuple[Spelling, ...] = (("exact", str), ("case", text_key), ("underscore
 """Rules under which two spellings are one name. Tried before synonyms."""
 
 LOOSE: tuple[Spelling, ...] = (
-    ("slash", _slash),
+    ("slash", lambda name: name_key(name.replace("SLASH", "/"))),
     ("camel case", _camel_case),
     ("year first", _year),
     ("brackets first", _brackets),

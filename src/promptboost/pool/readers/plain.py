@@ -13,7 +13,7 @@ from promptboost.data.manifest import manifest_rows
 from promptboost.errors import DataError, FileFormatError
 from promptboost.io import read_text
 from promptboost.pool.io import is_saved_pool, load_pool
-from promptboost.pool.readers.released import read_mapping
+from promptboost.pool.readers.released import json_of
 from promptboost.pool.readers.source import Reader, Source
 
 _TABLES, _TABBED = (".csv", ".jsonl", ".ndjson"), (".tsv", ".txt")
@@ -26,9 +26,9 @@ def _read(path: Path, dataset: str | None) -> tuple[Source, ...]:
         raise FileFormatError(
             f"{path} should end in {', '.join(_ENDINGS)}, or be of another --kind"
         )
-    if ending == ".json":
-        return (read_mapping(path, path.name, "plain"),)
     source = Source(path.name, "plain", path)
+    if ending == ".json":
+        return (source.filled(json_of(path)),)
     try:
         for where, name, sentences in (_tabbed if ending in _TABBED else _table)(path):
             source.add(name, sentences, where)

@@ -23,7 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from promptboost.errors import FileFormatError, PoolError, SettingError, a_type
+from promptboost.errors import FileFormatError, PoolError, SettingError
 from promptboost.io import Stamp, file_stamp, read_json, read_text
 from promptboost.pool.readers.source import Phrase, Reader, Source, is_named
 from promptboost.pool.templates import check_templates, connect
@@ -41,29 +41,6 @@ def json_of(path: Path) -> Any:
 @lru_cache(maxsize=1)
 def _json_of(path: Path, stamp: Stamp | None) -> Any:
     return read_json(path)
-
-
-def read_mapping(path: Path, name: str, kind: str, phrase: Phrase | None = None) -> Source:
-    """Read a file ``{"class": ["sentence", …]}``."""
-    return _from_mapping(json_of(path), path, name, kind, phrase)
-
-
-def _from_mapping(
-    loaded: Any, path: Path, name: str, kind: str, phrase: Phrase | None = None
-) -> Source:
-    if not isinstance(loaded, dict):
-        raise FileFormatError(
-            f'{path} holds {a_type(loaded)}; it should be {{"class": ["sentence", …]}}'
-        )
-    source = Source(name, kind, path, phrase=phrase)
-    for entry, sentences in loaded.items():
-        if isinstance(entry, str) and " ".join(entry.split()) in source.sentences:
-            raise FileFormatError(
-                f"{path}: {' '.join(entry.split())!r} occurs twice; join the two lists"
-            )
-        source.add(entry, sentences, path)
-    source.check_filled()
-    return source
 
 
 def _has_templates(listed: object) -> bool:
@@ -86,7 +63,9 @@ def _json_reader(
     return Reader(
         kind,
         lambda path: path.suffix.lower() == ".json" and recognizes(path),
-        lambda path, _: (read_mapping(path, name(path) if name else kind, kind, phrase),),
+        lambda path, _: (
+            Source(name(path) if name else kind, kind, path, phrase=phrase).filled(json_of(path)),
+        ),
     )
 
 
@@ -134,39 +113,30 @@ def _has_shape(loaded: Any) -> bool:
 
 
 def _read_clip_benchmark(path: Path, dataset: str | None) -> tuple[Source, ...]:
-    loaded = json_of(path)
-    if isinstance(loaded, list):
-        return (_templates(loaded, path, _KIND),)
-    if not isinstance(loaded, dict) or not _has_shape(loaded):
-        raise FileFormatError(
-            f'{path} should be {{"dataset": ["a photo of a {{c}}.", …]}} or '
-            '{"dataset": {"class": ["sentence", …]}}'
-        )
-    chosen = _one_dataset(loaded, dataset, path)
-    name, inside = f"{_KIND}:{chosen}", loaded[chosen]
-    if isinstance(inside, list):
-        return (_templates(inside, path, name),)
-    return (_from_mapping(inside, path, name, _KIND),)
-
-
-def _one_dataset(loaded: dict[str, Any], dataset: str | None, path: Path) -> str:
-    if dataset is None and len(loaded) == 1:
-        return next(iter(loaded))
-    if dataset not in loaded or dataset is None:
-        holds = "several datasets" if dataset is None else f"no dataset {dataset!r}"
-        raise SettingError(
-            f"{path} holds {holds}; choose one with --dataset of promptboost pool: {', '.join(loaded)}"
-        )
-    return dataset
-
-
-def _templates(listed: list[Any], path: Path, name: str) -> Source:
-    if not _has_templates(listed):
+    content, name = json_of(path), _KIND
+    if not isinstance(content, list):
+        if not isinstance(content, dict) or not _has_shape(content):
+            raise FileFormatError(
+                f'{path} should be {{"dataset": ["a photo of a {{c}}.", …]}} or '
+                '{"dataset": {"class": ["sentence", …]}}'
+            )
+        if dataset is None and len(content) == 1:
+            dataset = next(iter(content))
+        if dataset not in content:
+            holds = "several datasets" if dataset is None else f"no dataset {dataset!r}"
+            raise SettingError(
+                f"{path} holds {holds}; choose one with --dataset of promptboost pool: "
+                f"{', '.join(content)}"
+            )
+        content, name = content[dataset], f"{_KIND}:{dataset}"
+        if isinstance(content, dict):
+            return (Source(name, _KIND, path).filled(content),)
+    if not _has_templates(content):
         raise FileFormatError(
             f"{path} is a list without {{}} in every text. Class names? They go to --classes. "
             "Sentences? They need the name of their class"
         )
-    return Source(name, _KIND, path, templates=check_templates(listed))
+    return (Source(name, _KIND, path, templates=check_templates(content)),)
 
 
 CLIP_BENCHMARK = Reader(_KIND, _is_clip_benchmark, _read_clip_benchmark)
@@ -238,7 +208,8 @@ def _read_proapo(path: Path, dataset: str | None) -> tuple[Source, ...]:
 
 
 def _read_proapo_file(path: Path) -> Source:
-    return read_mapping(path, f"proapo:{path.stem}", "proapo", _PHRASES.get(path.stem.lower()))
+    phrase = _PHRASES.get(path.stem.lower())
+    return Source(f"proapo:{path.stem}", "proapo", path, phrase=phrase).filled(json_of(path))
 
 
 PROAPO = Reader("proapo", _is_proapo, _read_proapo, takes="both")

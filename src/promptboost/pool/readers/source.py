@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal, Self, TypeGuard
 
 from promptboost.errors import FileFormatError, PoolError, a_type
 from promptboost.pool.templates import fill
@@ -74,6 +74,19 @@ class Source:
                 collected.append(clean(sentence, where=label))
             except PoolError as error:
                 self.skipped.append(f"{name}: {error}")
+
+    def filled(self, content: object) -> Self:
+        """Add the content of a JSON file, ``{"class": ["sentence", …]}``, and return the source."""
+        if not isinstance(content, dict):
+            raise FileFormatError(
+                f'{self.path} holds {a_type(content)}; it should be {{"class": ["sentence", …]}}'
+            )
+        for entry, sentences in content.items():
+            if (name := " ".join(entry.split())) in self.sentences:
+                raise FileFormatError(f"{self.path}: {name!r} occurs twice; join the two lists")
+            self.add(entry, sentences, self.path)
+        self.check_filled()
+        return self
 
     def check_filled(self) -> None:
         """Raise if the file has no classes."""
