@@ -101,10 +101,10 @@ def measure_conse(texts: list[str], images: int = 32) -> dict[str, float]:
     torch.set_num_threads(thread_count())
     encoder = load_encoder("conse:lite0")
     assert isinstance(encoder, ConseEncoder)
-    size = encoder._classifier.size
+    size = encoder._image_net.size
     pixels = np.random.default_rng(0).integers(0, 256, (images, size, size, 3), dtype=np.uint8)
     batches = [pixels[start : start + BATCH] for start in range(0, images, BATCH)]
-    session = encoder._classifier._session
+    session = encoder._classifier
     network, tower = torch_classifier(encoder), encoder.text_tower()
     batch = sorted(texts, key=len)[len(texts) // 2 :][:64]  # of one length, nearly
 

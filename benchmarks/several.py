@@ -26,8 +26,7 @@ from promptboost.compare.cells import CompareRequest
 from promptboost.compare.compare import compare
 from promptboost.config import FitConfig
 from promptboost.encoders import register_encoder
-from promptboost.encoders.conse.conse import ConseEncoder
-from promptboost.encoders.conse.sentences import SentenceEncoder
+from promptboost.encoders.conse.conse import ConseEncoder, SentenceEncoder
 from promptboost.encoders.runtime import fingerprint
 
 

@@ -129,6 +129,12 @@ def test_siglip_in_a_graph_with_a_mask_attends_to_padding(names, towers, tmp_pat
     np.testing.assert_allclose(*rows, atol=1e-6)
 
 
+def test_the_only_precision_may_be_named(copied):
+    encoder = load_encoder(f"onnx:{copied}", precision="fp32")
+    assert encoder.id == f"onnx:{copied}"
+    assert encoder.fingerprint == load_encoder(f"onnx:{copied}").fingerprint
+
+
 def test_full_precision_is_preferred_and_a_quantized_tower_taken_if_it_is_the_only_one(copied):
     expected = load_encoder(f"onnx:{copied}").encode_images(pictures())
     other = copied / "onnx" / "vision_model_quantized.onnx"

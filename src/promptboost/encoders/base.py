@@ -81,6 +81,18 @@ class StagedEncoder(Protocol):
 ENCODER_PARTS = (*Encoder.__annotations__, "encode_texts", "encode_images", "count_tokens")
 
 
+def without_store(encoder: Any) -> Any:
+    """Return the encoder behind a store, or the encoder itself."""
+    while hasattr(encoder, "encoder"):
+        encoder = encoder.encoder
+    return encoder
+
+
+def lacking_parts(value: object) -> str:
+    """Return the members of an encoder that an object or a class lacks."""
+    return ", ".join(part for part in ENCODER_PARTS if not hasattr(value, part))
+
+
 def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     """Split items into lists of `size`, reading no further than needed."""
     source = iter(items)
@@ -162,9 +174,7 @@ class DifferentiableText(Protocol):
 
 def open_tower(encoder: Encoder) -> DifferentiableText:
     """Open the text tower of an encoder for gradients, and compare its embeddings with the encoder's."""
-    inner: Any = encoder
-    while hasattr(inner, "encoder"):  # a store is in front of it
-        inner = inner.encoder
+    inner = without_store(encoder)
     if not hasattr(inner, "text_tower"):
         raise EncoderError(
             f"gradients cannot reach the texts of {encoder.id}: it has no differentiable text "

@@ -8,14 +8,13 @@ from importlib.util import find_spec
 
 from promptboost.config import CLIP_ENCODER, DEFAULT_ENCODER
 from promptboost.encoders.hub_files import hub, in_hub_cache, status_of_hub
-from promptboost.encoders.openclip.weights import WEIGHTS
 from promptboost.errors import install_command
 
 #: Environment variable that overrides the choice.
 VARIABLE = "PROMPTBOOST_ENCODER"
 #: Where the weights of the default CLIP model are, known without loading open_clip.
 CLIP_REPOSITORY = "timm/vit_base_patch32_clip_224.openai"
-_CLIP_FILE = f"{CLIP_REPOSITORY}/resolve/main/open_clip_model.safetensors"
+_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 #: The same model as ONNX towers, for machines without torch.
 ONNX_REPOSITORY = "Xenova/clip-vit-base-patch32"
 ONNX_ENCODER = f"onnx:{ONNX_REPOSITORY}"
@@ -54,9 +53,9 @@ def chosen_encoder(consent: Callable[[str], bool] = lambda question: False) -> E
 def _available() -> EncoderChoice:
     if find_spec("open_clip") is None or find_spec("torch") is None:
         return _without_torch()
-    if in_hub_cache(CLIP_REPOSITORY, WEIGHTS):
+    if in_hub_cache(CLIP_REPOSITORY, _CLIP_WEIGHTS):
         return EncoderChoice(CLIP_ENCODER, "its weights are on this machine")
-    if (status_of_hub(_CLIP_FILE) or 599) < 400:
+    if (status_of_hub(f"{CLIP_REPOSITORY}/resolve/main/{_CLIP_WEIGHTS[0]}") or 599) < 400:
         return EncoderChoice(CLIP_ENCODER, f"its weights, 605 MB, come from {hub()} the first time")
     return _conse(CLIP_ENCODER, f"if {hub()} can be reached")
 

@@ -22,7 +22,13 @@ from numpy.typing import ArrayLike, NDArray
 from promptboost.data.dataset import Dataset, LabeledImage
 from promptboost.data.decode import BadImage, ImageError, read_file, read_image
 from promptboost.data.views import draw_view
-from promptboost.encoders.base import Encoder, Item, StagedEncoder, UnitRows
+from promptboost.encoders.base import (
+    Encoder,
+    Item,
+    StagedEncoder,
+    UnitRows,
+    lacking_parts,
+)
 from promptboost.encoders.registry import load_encoder
 from promptboost.errors import EmbeddingError, InputError, SettingError, StoreError
 from promptboost.progress import Advance, Progress, no_progress, stage
@@ -47,8 +53,6 @@ _BATCHES_AHEAD = 2
 # Crops of an image are the same in all runs, so that runs with other seeds find them in the store.
 _VIEW_SEED = 0
 
-# Numbers of an image and of one of its views.
-_ViewIndex = tuple[int, int]
 # For each encoder, the views of an image with what its network takes.
 _Inputs = list[list[tuple[int, Any]]]
 
@@ -257,7 +261,9 @@ def embed_images(
         raise SettingError(f"views is {views}; give the number of crops of each image, or 0")
     if not 0 < view_scale <= 1:
         raise SettingError(f"view_scale must be above 0 and at most 1, got {view_scale}")
-    labeled, first, scale = _labeled(images), embedders[0], (view_scale, 1.0)
+    from promptboost.data.memory import as_images
+
+    labeled, first, scale = as_images(images), embedders[0], (view_scale, 1.0)
     blocks_of = [[np.zeros((0, 1 + views, embedder.dim), np.float32)] for embedder in embedders]
     with (
         first._timed("images"),
@@ -269,16 +275,6 @@ def embed_images(
             for blocks, rows in zip(blocks_of, block.rows, strict=True):
                 blocks.append(rows)
     return [np.concatenate(blocks) for blocks in blocks_of]
-
-
-def _labeled(images: "Dataset | Sequence[Any]") -> tuple[LabeledImage, ...]:
-    if isinstance(images, Dataset):
-        return images.images
-    if all(isinstance(image, LabeledImage) for image in images):
-        return tuple(images)
-    from promptboost.data.memory import as_images
-
-    return as_images(images)
 
 
 # float16 rows, as stores keep them, are well within this of length one.
@@ -330,10 +326,9 @@ def embed_texts(source: TextSource, texts: list[str]) -> NDArray[np.floating]:
     elif callable(source):
         rows, name = np.asarray(source(texts)), "The function"
     else:
-        missing = [name for name in Encoder.__annotations__ if not hasattr(source, name)]
         raise InputError(
             f"A {type(source).__name__} cannot embed texts: give an encoder (this one lacks "
-            f"{', '.join(missing) or 'a method'}), a mapping from text to row, or a function."
+            f"{lacking_parts(source)}), a mapping from text to row, or a function."
         )
     dim = source.dim if isinstance(source, Encoder) else rows.shape[-1] if rows.ndim else 0
     if rows.shape != (len(texts), dim) or not np.issubdtype(rows.dtype, np.floating):
@@ -358,13 +353,14 @@ class ImageBlock:
     """Consecutive images with their embeddings."""
 
     images: list[LabeledImage]
-    # Of each embedder: shape (images, views, dim); zeros for unreadable images.
+    # Of each embedder: shape (images, views, dim), one row for each key until the block is done; zeros
+    # for unreadable images.
     rows: list[UnitRows]
     bad: dict[int, BadImage] = field(default_factory=dict)  # unreadable images by position
     digests: list[bytes] = field(default_factory=list)
-    # For each embedder the views to compute: neither stored nor equal to an earlier one of the block.
-    missing: list[list[_ViewIndex]] = field(default_factory=list)
-    keys: list[bytes] = field(default_factory=list)
+    keys: list[bytes] = field(default_factory=list)  # of the views of all images
+    # For each embedder the keys to compute: neither stored nor equal to an earlier one of the block.
+    missing: list[list[int]] = field(default_factory=list)
     first: dict[bytes, int] = field(default_factory=dict)  # where each distinct key comes first
 
 
@@ -410,14 +406,14 @@ class ImageStream:
         self, pool: ThreadPoolExecutor, device: ThreadPoolExecutor
     ) -> "Iterator[tuple[ImageBlock, int, Future[int] | None]]":
         """Submit batches of each encoder; no job ends a block."""
-        waiting: list[list[tuple[_ViewIndex, Any]]] = [[] for _ in self.embedders]
+        waiting: list[list[tuple[int, Any]]] = [[] for _ in self.embedders]
         # The images of a batch are decoded while the one before it is computed.
         ahead = max(1, max(self._sizes) // self.views)
         for block, index, inputs in prefetched(self._decoded(pool), ahead):
             if inputs is not None:
                 try:
                     for batch, views in zip(waiting, inputs.result(), strict=True):
-                        batch += [((index, view), value) for view, value in views]
+                        batch += [(index * self.views + view, value) for view, value in views]
                 except ImageError as error:
                     block.bad[index] = error.bad
             for number, batch in enumerate(waiting):
@@ -448,7 +444,7 @@ class ImageStream:
             block = self._block(images, digests)
             views: dict[int, list[list[int]]] = {}
             for number, missing in enumerate(block.missing):
-                for index, view in missing:
+                for index, view in (divmod(position, self.views) for position in missing):
                     views.setdefault(index, [[] for _ in self.embedders])[number].append(view)
             for index in sorted(views):
                 yield block, index, pool.submit(self._inputs, block, index, views[index])
@@ -472,8 +468,8 @@ class ImageStream:
         for embedder in self.embedders:
             rows = np.zeros((len(block.keys), embedder.dim), dtype=np.float32)
             rows[positions], missing = embedder.stored(list(first))
-            block.rows.append(rows.reshape(len(images), self.views, embedder.dim))
-            block.missing.append([divmod(positions[i], self.views) for i in missing])
+            block.rows.append(rows)
+            block.missing.append([positions[i] for i in missing])
         if self.advance is not None:
             self.advance(len(block.keys) - len(block.missing[-1]))
         return block
@@ -491,11 +487,11 @@ class ImageStream:
             for embedder, lacking in zip(self.embedders, views, strict=True)
         ]
 
-    def _encode(self, block: ImageBlock, number: int, batch: list[tuple[_ViewIndex, Any]]) -> int:
+    def _encode(self, block: ImageBlock, number: int, batch: list[tuple[int, Any]]) -> int:
         """Encode a batch into the rows of its block; return its size."""
         positions, inputs = zip(*batch, strict=True)
         embedder = self.embedders[number]
-        block.rows[number][tuple(np.transpose(positions))] = _rows_of(embedder.encoder, inputs)
+        block.rows[number][list(positions)] = _rows_of(embedder.encoder, inputs)
         embedder.computed["images"] += len(batch)
         return len(batch)
 
@@ -503,12 +499,11 @@ class ImageStream:
         """Store new embeddings, and copy those of repeated images."""
         originals = [block.first[key] for key in block.keys]
         for number, embedder in enumerate(self.embedders):
-            rows = block.rows[number].reshape(-1, embedder.dim)
-            missing = block.missing[number]
-            new = [i * self.views + view for i, view in missing if i not in block.bad]
-            if new:
-                rows[new] = embedder.add([block.keys[position] for position in new], rows[new])
-            block.rows[number] = rows[originals].reshape(block.rows[number].shape)
+            rows, missing = block.rows[number], block.missing[number]
+            if new := [i for i in missing if i // self.views not in block.bad]:
+                rows[new] = embedder.add([block.keys[i] for i in new], rows[new])
+            shape = len(block.images), self.views, embedder.dim
+            block.rows[number] = rows[originals].reshape(shape)
         for index, digest in enumerate(block.digests):
             original = originals[index * self.views] // self.views
             if digest and original in block.bad and index not in block.bad:

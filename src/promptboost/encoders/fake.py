@@ -1,6 +1,7 @@
 """FakeEncoder: an encoder without weights, for tests and examples."""
 
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from promptboost.encoders.base import UnitRows, unit_rows
 from promptboost.encoders.runtime import require_modules
+from promptboost.errors import EncoderError
 
 if TYPE_CHECKING:
     import torch
@@ -87,6 +89,16 @@ class FakeEncoder:
         row = row + green * self.word_vector("green") + blue * self.word_vector("blue")
         texture = [detail[j] * self.word_vector(f"<pixel {j}>") for j in range(0, detail.size, 6)]
         return np.asarray(row + 0.3 * np.sum(texture, axis=0))
+
+
+def load_fake(argument: str, device: str | None = None) -> FakeEncoder:
+    """Return the encoder of a name such as ``fake:32-0``."""
+    numbers = re.fullmatch(r"([1-9]\d{0,5})-(\d{1,18})", argument, re.ASCII)
+    if numbers is None:
+        raise EncoderError(
+            f"'fake:{argument}' is not a fake encoder: type the dimension and the seed, as in fake:32-0"
+        )
+    return FakeEncoder(dim=int(numbers[1]), seed=int(numbers[2]))
 
 
 _START = "<start>"

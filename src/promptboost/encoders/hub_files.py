@@ -50,11 +50,8 @@ def check_hub(name: str, advice: str) -> None:
     """Raise within seconds if the hub does not answer; its client would try for a minute or two."""
     if status_of_hub() is not None:
         return
-    why = (
-        "HF_HUB_OFFLINE is set"
-        if is_offline()
-        else f"{hub()} does not answer within {PATIENCE:g} s"
-    )
+    silent = f"{hub()} does not answer within {PATIENCE:g} s"
+    why = "HF_HUB_OFFLINE is set" if is_offline() else silent
     raise EncoderError(
         f"Cannot load {name}: its weights are not on this machine, and {why}. {advice}, or use "
         "conse:lite0, which needs no hub"

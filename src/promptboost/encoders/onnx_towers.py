@@ -50,12 +50,12 @@ class OnnxEncoder(DualEncoder):
 
     batch_size = 64
 
-    def __init__(self, name: str, source: str, device: str | None = None) -> None:
+    def __init__(self, source: str, device: str | None = None) -> None:
+        self.id = name = f"onnx:{source}"
         if device not in (None, "cpu"):
             raise EncoderError(
                 f"There is no device {device!r} for {name}: ONNX encoders run on the processor"
             )
-        self.id = name
         folder = model_folder(name, source, FILES)
         vision, self._text_file = (
             _tower_file(folder, tower, name) for tower in ("vision_model", "text_model")
@@ -137,10 +137,11 @@ class OnnxEncoder(DualEncoder):
         # One thread for a batch and several batches at a time: threads of one batch wait for each other
         # at every layer.
         with ThreadPoolExecutor(thread_count()) as threads:
-            return np.concatenate([*threads.map(self._batch_rows, batches(inputs, _BATCH))])
-
-    def _batch_rows(self, pixels: list[NDArray[np.float32]]) -> UnitRows:
-        return self._vision.rows(pixel_values=np.stack(pixels))
+            rows = threads.map(
+                lambda pixels: self._vision.rows(pixel_values=np.stack(pixels)),
+                batches(inputs, _BATCH),
+            )
+            return np.concatenate([*rows])
 
 
 class _Tower:

@@ -2,20 +2,19 @@
 
 import csv
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import resources
-from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import parse_qsl
 
 import msgspec
 
 from promptboost.config import AUTO
-from promptboost.encoders.base import ENCODER_PARTS, Encoder
+from promptboost.encoders.base import ENCODER_PARTS, Encoder, lacking_parts
+from promptboost.encoders.runtime import require_modules
 from promptboost.errors import EncoderError, PromptBoostError, SettingError
 from promptboost.plugins import import_object, load_plugins
 
@@ -28,8 +27,19 @@ PRECISIONS = get_args(Precision)
 # Ends the name of an encoder in another than its usual precision, which changes its embeddings.
 _IN_PRECISION = "?precision="
 _defaults: dict[str, Any] = {}
-# Encoders that need no hub and no other package.
-_MADE_HERE = ("conse", "fake")
+# The prefixes of promptboost: a loader, the modules it needs, and their extra. Names of open_clip models
+# without a prefix are loaded as those of a hub.
+_BUILT_IN: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "conse": ("conse.conse:ConseEncoder", (), "offline"),
+    "fake": ("fake:load_fake", (), "offline"),
+    "hf-hub": ("openclip.openclip:load_openclip", ("torch", "open_clip"), "clip"),
+    "onnx": ("onnx_towers:OnnxEncoder", ("onnxruntime", "tokenizers"), "onnx"),
+    "hf": ("huggingface:TransformersEncoder", ("torch", "transformers"), "hf"),
+    "st": ("huggingface:SentenceTransformerEncoder", ("sentence_transformers",), "st"),
+}
+_WITH_PRECISION = ("hf-hub", "hf")
+# Models of other libraries, in a folder or on a hub.
+_TOWERS = ("onnx", "hf", "st")
 
 
 @dataclass(frozen=True)
@@ -44,9 +54,9 @@ class ModelRecord:
     context_length: int
     parameters: int  # in millions
     quick_gelu: bool  # trained with QuickGELU, and run with it
-    image_gflop: float | None  # operations to embed an image, as open_clip publishes them
-    text_gflop: float | None
-    note: str
+    image_gflop: float | None = None  # operations to embed an image, as open_clip publishes them
+    text_gflop: float | None = None
+    note: str = ""
 
     @property
     def size(self) -> int:
@@ -56,11 +66,9 @@ class ModelRecord:
 
 def _read_models() -> tuple[ModelRecord, ...]:
     text = (resources.files(__package__) / "models.csv").read_text(encoding="utf-8")
-    rows = [
-        {name: value or ("" if name == "note" else None) for name, value in row.items()}
-        for row in csv.DictReader(text.splitlines())
-    ]
-    return tuple(msgspec.convert(rows, list[ModelRecord], strict=False))
+    rows = csv.DictReader(text.splitlines())
+    known = [{name: value for name, value in row.items() if value} for row in rows]
+    return tuple(msgspec.convert(known, list[ModelRecord], strict=False))
 
 
 #: The models of the paper and the ConSE encoders, in the order of the paper.
@@ -106,10 +114,10 @@ def check_trusted(name: str, *, allow_download: bool = False) -> None:
     """
     name = name.partition(_IN_PRECISION)[0]
     kind, _, path = name.partition(":")
-    if kind in _MADE_HERE or name in _used_before():
+    if kind in ("conse", "fake") or name in _used_before():
         return
     from promptboost.encoders.hub_files import is_model_here
-    from promptboost.encoders.openclip.weights import is_here
+    from promptboost.encoders.openclip.openclip import is_here
 
     if kind not in ("hf-hub", *_TOWERS) and path and re.fullmatch(r"[\w.-]+", kind):
         if kind in _registered or kind in load_plugins(ENTRY_POINTS):
@@ -233,11 +241,9 @@ conse:lite0 or conse:lite2-l6? To see what there is, type: promptboost models
     name, _, named = full_name(name).partition(_IN_PRECISION)
     precision = precision or named or None  # type: ignore[assignment]
     batch_size = _defaults.get("batch_size") if batch_size is None else batch_size
-    if precision is not None:
-        if precision not in PRECISIONS:
-            raise SettingError(f"precision is {precision!r}: give {', '.join(PRECISIONS)}")
-        parameters["precision"] = precision
-    encoder = _loaded(name, device, parameters)
+    if precision is not None and precision not in PRECISIONS:
+        raise SettingError(f"precision is {precision!r}: give {', '.join(PRECISIONS)}")
+    encoder = _loaded(name, device, precision, parameters)
     if precision is not None and getattr(encoder, "precision", None) == precision:
         encoder.id += f"{_IN_PRECISION}{precision}"
     if batch_size not in (None, "auto"):
@@ -259,23 +265,34 @@ def full_name(name: str) -> str:
     return f"{name}{_IN_PRECISION}{precision}"
 
 
-def _loaded(name: str, device: str | None, parameters: Mapping[str, Any]) -> Encoder:
+def _loaded(
+    name: str, device: str | None, precision: str | None, parameters: Mapping[str, Any]
+) -> Encoder:
     kind, _, argument = name.partition(":")
-    if kind in _BUILT_IN and argument:
-        return _BUILT_IN[kind](name, argument, device, parameters)
-    if argument and re.fullmatch(r"[\w.-]+", kind):
-        return _load_foreign(name, kind, argument, device, parameters)
-    if "@" in name or "/" in name:
-        return _load_openclip(name, argument, device, parameters)
-    raise _unknown(name)
+    chosen = {} if precision is None else {"precision": precision}
+    if kind not in _BUILT_IN or not argument:
+        if argument and re.fullmatch(r"[\w.-]+", kind):
+            _check_parameters(name, chosen, ())
+            return _load_foreign(name, kind, argument, device, parameters)
+        if "@" not in name and "/" not in name:
+            raise unknown_name(name)
+        kind = "hf-hub"
+    if kind == "conse" and name not in {record.name for record in MODELS}:
+        raise unknown_name(name)
+    loader, modules, extra = _BUILT_IN[kind]
+    known = ("precision",) if kind in _WITH_PRECISION else ()
+    _check_parameters(name, {**parameters, **chosen}, known)
+    require_modules(modules, extra, "open_clip models" if kind == "hf-hub" else f"{kind}: encoders")
+    encoder: Encoder = import_object(f"promptboost.encoders.{loader}")(
+        name if kind == "hf-hub" else argument, device=device, **(chosen if known else {})
+    )
+    return encoder
 
 
 def _load_foreign(
     name: str, kind: str, argument: str, device: str | None, parameters: Mapping[str, Any]
 ) -> Encoder:
     """Load an encoder of another package."""
-    parameters = dict(parameters)
-    _check_parameters(name, {"precision": parameters.pop("precision", "fp32")}, ())
     loader: Any = _registered.get(kind) or load_plugins(ENTRY_POINTS).get(kind)
     if loader is not None:
         return _checked(name, loader(argument, device=device, **parameters))
@@ -283,12 +300,13 @@ def _load_foreign(
     try:
         made_by = import_object(f"{kind}:{path}")
     except SettingError as error:
-        raise EncoderError(f"{_unknown(name)}. As package.module:Class: {error}") from error
+        raise EncoderError(f"{unknown_name(name)}. As package.module:Class: {error}") from error
     # The name may come from an untrusted file: call nothing that is not an encoder class.
     methods = ENCODER_PARTS[len(Encoder.__annotations__) :]
     if not isinstance(made_by, type) or not all(hasattr(made_by, method) for method in methods):
-        lacking = [member for member in ENCODER_PARTS if not hasattr(made_by, member)]
-        raise EncoderError(f"{kind}:{path} is no class of encoders: it lacks {', '.join(lacking)}")
+        raise EncoderError(
+            f"{kind}:{path} is no class of encoders: it lacks {lacking_parts(made_by)}"
+        )
     settings = {**dict(parse_qsl(query, keep_blank_values=True)), **parameters}
     return _checked(name, made_by(**settings))
 
@@ -296,108 +314,10 @@ def _load_foreign(
 def _checked(name: str, encoder: Any) -> Encoder:
     if isinstance(encoder, Encoder):
         return encoder
-    lacking = [member for member in ENCODER_PARTS if not hasattr(encoder, member)]
     raise EncoderError(
         f"{name} made {type(encoder).__name__}, which is no encoder: it lacks "
-        f"{', '.join(lacking)}. promptboost.testing.check_encoder checks encoders"
+        f"{lacking_parts(encoder)}. promptboost.testing.check_encoder checks encoders"
     )
-
-
-def _load_conse(
-    name: str, argument: str, device: str | None, parameters: Mapping[str, Any]
-) -> Encoder:
-    _check_parameters(name, parameters, ())
-    if name not in {record.name for record in MODELS}:
-        raise _unknown(name)
-    from promptboost.encoders.conse.conse import ConseEncoder
-
-    return ConseEncoder(argument, device)
-
-
-def _load_towers(
-    name: str, argument: str, device: str | None, parameters: Mapping[str, Any]
-) -> Encoder:
-    """Load a model of another library, or ONNX files, from a folder or a hub."""
-    from promptboost.encoders.runtime import require_modules
-
-    kind = name.partition(":")[0]
-    modules, extra, module, class_name = _TOWERS[kind]
-    _check_parameters(name, parameters, ("precision",) if kind == "hf" else ())
-    require_modules(modules, extra, f"{kind}: encoders")
-    loader = import_object(f"promptboost.encoders.{module}:{class_name}")
-    encoder: Encoder = loader(name, argument, device=device, **parameters)
-    return encoder
-
-
-# What is needed, its extra, and the class.
-_TOWERS = {
-    "onnx": (("onnxruntime", "tokenizers"), "onnx", "onnx_towers", "OnnxEncoder"),
-    "hf": (("torch", "transformers"), "hf", "huggingface", "TransformersEncoder"),
-    "st": (("sentence_transformers",), "st", "sentence_transformer", "SentenceTransformerEncoder"),
-}
-
-
-def _load_fake(
-    name: str, argument: str, device: str | None, parameters: Mapping[str, Any]
-) -> Encoder:
-    from promptboost.encoders.fake import FakeEncoder
-
-    _check_parameters(name, parameters, ())
-    numbers = re.fullmatch(r"([1-9]\d{0,5})-(\d{1,18})", argument, re.ASCII)
-    if numbers is None:
-        raise EncoderError(
-            f"{name!r} is not a fake encoder: type the dimension and the seed, as in fake:32-0"
-        )
-    return FakeEncoder(dim=int(numbers[1]), seed=int(numbers[2]))
-
-
-def _load_openclip(
-    name: str, argument: str, device: str | None, parameters: Mapping[str, Any]
-) -> Encoder:
-    from promptboost.encoders.openclip import checkpoints
-    from promptboost.encoders.openclip.weights import architectures, check_reach
-    from promptboost.encoders.runtime import require_modules
-
-    _check_parameters(name, parameters, ("precision",))
-    require_modules(["torch", "open_clip"], "clip", "open_clip models")
-    in_hub = name.startswith("hf-hub:")
-    if in_hub and argument.count("/") != 1:
-        raise EncoderError(f"{name!r} should be hf-hub:organization/model")
-    architecture, _, path = name.partition("@")
-    # Fail before open_clip is imported, which takes seconds. Programs that imported it may have
-    # registered other architectures.
-    if in_hub:
-        check_reach(name)
-    elif "open_clip" not in sys.modules and (known := architectures()):
-        if path and architecture not in known:
-            raise _unknown(architecture, known, "architecture")
-        if not path and name.rpartition("/")[0] not in known:
-            raise _unknown(name)
-    from open_clip import list_models, list_pretrained
-
-    source = checkpoints.OpenClipName(name, name)
-    if path:
-        if architecture not in list_models():
-            raise _unknown(architecture, list_models(), "architecture")
-        file = Path(path).expanduser()
-        if not file.is_file():
-            raise EncoderError(f"There is no checkpoint {file}, named by {name!r}")
-        source = checkpoints.OpenClipName(name, architecture, file=file)
-    elif not in_hub:
-        architecture, _, tag = name.rpartition("/")
-        if (architecture, tag) not in (published := list_pretrained()):
-            raise _unknown(name, ["/".join(pair) for pair in published])
-        check_reach(name)
-        source = checkpoints.OpenClipName(name, architecture, tag)
-    return checkpoints.load_openclip(source, device=device, **parameters)
-
-
-_BUILT_IN: dict[str, Callable[[str, str, str | None, Mapping[str, Any]], Encoder]] = {
-    "conse": _load_conse,
-    "fake": _load_fake,
-    "hf-hub": _load_openclip,
-    **dict.fromkeys(_TOWERS, _load_towers),
-}
 
 
 def _check_parameters(name: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
@@ -408,7 +328,8 @@ def _check_parameters(name: str, given: Mapping[str, Any], known: tuple[str, ...
         raise SettingError(f"{name} {has}, not {', '.join(strange)}")
 
 
-def _unknown(name: str, known: Iterable[str] = (), what: str = "encoder") -> EncoderError:
+def unknown_name(name: str, known: Iterable[str] = (), what: str = "encoder") -> EncoderError:
+    """Return the error about an unknown name, with the most similar known ones."""
     names = [*known] if what != "encoder" else [*known, *(record.name for record in MODELS)]
     # Architectures are often typed without weights: those of the same beginning come first.
     starts = [other for other in names if other.startswith(f"{name}/")]

@@ -84,8 +84,8 @@ class StoreReport(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON-serializable values."""
-        encoders = [share._asdict() for share in self.encoders]
-        return {**self._asdict(), "encoders": encoders, "rows": self.rows}
+        shares = [share._asdict() for share in self.encoders]
+        return {**self._asdict(), "encoders": shares, "rows": self.rows}
 
     @property
     def rows(self) -> int:
@@ -197,7 +197,8 @@ class EmbeddingStore:
             query = "SELECT id, dim, fingerprint, name FROM encoders"
             for number, dim, *texts in connection.execute(query).fetchall():
                 query = "SELECT count(*) FROM rows WHERE key >= ? AND key < ?"
-                (rows,) = connection.execute(query, _key_range(number)).fetchone()
+                first_keys = [which.to_bytes(4, "big") for which in (number, number + 1)]
+                (rows,) = connection.execute(query, first_keys).fetchone()
                 fingerprint, name = (text.decode("utf-8", "surrogatepass") for text in texts)
                 yield EncoderShare(fingerprint, name, rows, 4 * dim * rows)
 
@@ -280,10 +281,6 @@ def _prefix(
         connection.execute("UPDATE encoders SET name = ? WHERE id = ?", (_bytes(name), row[0]))
     number: int = row[0] if row else 0  # numbers begin with 1
     return number.to_bytes(4, "big")
-
-
-def _key_range(encoder: int) -> tuple[bytes, bytes]:
-    return encoder.to_bytes(4, "big"), (encoder + 1).to_bytes(4, "big")
 
 
 def _fill(

@@ -17,7 +17,7 @@ import promptboost
 from promptboost.data.shots import load_task
 from promptboost.encoders import load_encoder
 from promptboost.encoders.base import UnitRows
-from promptboost.encoders.graph import GraphEncoder, classifier_graph, graph_encoder
+from promptboost.encoders.graph import GraphEncoder, classifier_graph, graph_encoder, onnx_files
 from promptboost.errors import EncoderError, PromptBoostError, RunError
 from promptboost.io import json_text, write_bytes, writing
 from promptboost.model import PromptClassifier
@@ -119,8 +119,6 @@ def export_encoder(
 
     Nothing is written unless the towers embed images and texts as the encoder does.
     """
-    from promptboost.encoders.onnx_files import onnx_files
-
     _check_free(folder, overwrite)
     with stage(progress, f"loading {name}"):
         encoder = load_encoder(name, device="cpu")

@@ -102,7 +102,7 @@ def test_the_image_graph_is_the_published_network(encoder):
     network = published.EfficientNet.from_name(f"efficientnet-{name}").eval()
     network.load_state_dict(torch.load(encoder._image_file, weights_only=True))
     images = [waves(), waves().rotate(90, expand=True), Image.new("RGB", (9, 9), "red")]
-    pixels = np.stack([square_pixels(image, encoder._classifier.size) for image in images])
+    pixels = np.stack([encoder.preprocess(image) for image in images])
     with torch.inference_mode():
         inputs = torch.from_numpy(pixels).permute(0, 3, 1, 2).float()
         logits = network((inputs - 127) / 128)
@@ -110,7 +110,7 @@ def test_the_image_graph_is_the_published_network(encoder):
     expected = chances @ encoder._names
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     pixels = [encoder.preprocess(image) for image in images]
-    np.testing.assert_allclose(encoder._classifier.outputs(pixels)[0], logits, rtol=1e-5, atol=2e-5)
+    np.testing.assert_allclose(encoder.classified(pixels)[0], logits, rtol=1e-5, atol=2e-5)
     np.testing.assert_allclose(encoder.encode_images(images), expected, atol=1e-5)
 
 

@@ -12,8 +12,10 @@ from PIL import Image  # noqa: E402
 
 from promptboost.encoders import Encoder, load_encoder  # noqa: E402
 from promptboost.encoders.base import HALF_TOLERANCE, TruncatedPromptWarning  # noqa: E402
-from promptboost.encoders.openclip.checkpoints import UnknownActivationWarning  # noqa: E402
-from promptboost.encoders.openclip.openclip import OpenClipEncoder  # noqa: E402
+from promptboost.encoders.openclip.openclip import (  # noqa: E402
+    OpenClipEncoder,
+    UnknownActivationWarning,
+)
 from promptboost.encoders.openclip.tower import TextTower  # noqa: E402
 from promptboost.errors import EncoderError  # noqa: E402
 from tests.encoders.openclip.tiny_models import (  # noqa: E402

@@ -6,10 +6,11 @@ of semantic embeddings"). A text is its sentence embedding. No part was trained 
 texts: on most tasks these encoders are weaker than contrastive models.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,11 +18,11 @@ from numpy.typing import NDArray
 
 from promptboost.encoders.base import UnitRows, batches, report_truncated, unit_rows
 from promptboost.encoders.conse import graphs
-from promptboost.encoders.conse.sentences import ConseTower, OnnxBert, SentenceEncoder, torch_bert
 from promptboost.encoders.graph import ImageGraph
 from promptboost.encoders.runtime import (
     cached_bytes,
     check_published,
+    encode_by_length,
     fingerprint,
     installed_file,
     onnx_session,
@@ -34,6 +35,7 @@ from promptboost.pool.names import imagenet_class_names
 from promptboost.threads import thread_count
 
 if TYPE_CHECKING:
+    import torch
     from PIL.Image import Image
 
     from promptboost.encoders.base import DifferentiableText
@@ -57,23 +59,136 @@ def square_pixels(image: "Image", size: int) -> NDArray[np.uint8]:
     return np.asarray(square)
 
 
-class ImageNetClassifier:
-    """EfficientNet-Lite as ONNX: pixels of `size` × `size` to 1000 logits, perhaps also to features."""
+# Texts of a run of the sentence encoder.
+_TEXTS = 64
 
-    def __init__(self, model: bytes, size: int) -> None:
-        self.size = size
-        # One thread for a batch and several batches at a time: threads of one batch wait for each
-        # other at every layer.
-        self._session = onnx_session(model, threads=1)
+#: A network that maps tokens and their mask, both (n, length), to states, (n, length, dim).
+TokenStates = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float32]]
 
-    def outputs(self, pixels: Iterable[NDArray[np.uint8]]) -> list[NDArray[np.float32]]:
-        """Classify images; return the rows of each output of the graph."""
-        with ThreadPoolExecutor(thread_count()) as threads:
-            runs = threads.map(
-                lambda batch: self._session.run(None, {"pixels": np.stack(batch)}),
-                batches(pixels, BATCH),
-            )
-            return [np.concatenate(rows) for rows in zip(*runs, strict=True)]
+
+class SentenceEncoder:
+    """Mean of the token states of a BERT-like network, without those of padding."""
+
+    def __init__(
+        self, vocabulary: Path, network: TokenStates, context_length: int, dim: int = 384
+    ) -> None:
+        from tokenizers import Tokenizer
+
+        self.tokenizer = Tokenizer.from_file(str(vocabulary))
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()
+        self._end: int = self.tokenizer.get_vocab()["[SEP]"]
+        self.network = network
+        self.context_length = context_length
+        self.dim = dim
+
+    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """Tokens of each text, with start and end tokens, not truncated."""
+        return [encoding.ids for encoding in self.tokenizer.encode_batch(list(texts))]
+
+    def encode(self, tokens: Sequence[Sequence[int]]) -> UnitRows:
+        """Embed tokenized texts as unit rows, in the order given."""
+        truncated = [self._fit(ids) for ids in tokens]
+
+        def encode_batch(batch: NDArray[np.intp], length: int) -> NDArray[np.float32]:
+            ids = np.zeros((len(batch), length), dtype=np.int64)
+            present = np.zeros((len(batch), length), dtype=np.int64)
+            for row, position in enumerate(batch):
+                ids[row, : len(truncated[position])] = truncated[position]
+                present[row, : len(truncated[position])] = 1
+            states = self.network(ids, present) * present[:, :, None]
+            return unit_rows(states.sum(axis=1, dtype=np.float64))
+
+        return encode_by_length([len(ids) for ids in truncated], self.dim, _TEXTS, encode_batch)
+
+    def _fit(self, ids: Sequence[int]) -> list[int]:
+        if len(ids) <= self.context_length:
+            return list(ids)
+        return [*ids[: self.context_length - 1], self._end]
+
+
+def onnx_bert(session: Any) -> TokenStates:
+    """Return a BERT-like network stored as ONNX."""
+    # A file may have no names for its outputs; token states are the only cube among them.
+    output = next(output.name for output in session.get_outputs() if len(output.shape) == 3)
+
+    def states(tokens: NDArray[np.int64], present: NDArray[np.int64]) -> NDArray[np.float32]:
+        (rows,) = session.run([output], {"input_ids": tokens, "attention_mask": present})
+        return np.asarray(rows, dtype=np.float32)
+
+    return states
+
+
+def torch_bert(weights: Path, device: "torch.device") -> Any:
+    """Load BERT from a folder of transformers: for gradients, which ONNX cannot give."""
+    from safetensors.torch import load_file
+    from transformers import BertConfig, BertModel
+
+    model: Any = BertModel(BertConfig.from_json_file(weights.with_name("config.json")))
+    model.load_state_dict(load_file(weights), strict=False)
+    return model.eval().requires_grad_(False).to(device)
+
+
+# How WordPiece marks a token that continues a word.
+_CONTINUES = "##"
+
+
+class ConseTower:
+    """BERT with a mean over its tokens. It looks both ways, so nothing of a text can be shared."""
+
+    def __init__(self, sentences: SentenceEncoder, network: Any) -> None:
+        self.context_length = sentences.context_length
+        self._network = network
+        self._tokenizer: Any = sentences.tokenizer
+        begin, end = self._tokenizer.encode("").ids
+        self.start: tuple[int, ...] = (begin,)
+        self.end: tuple[int, ...] = (end,)
+
+    @property
+    def vocabulary(self) -> "torch.Tensor":
+        """The word embeddings, without positions."""
+        weight: torch.Tensor = self._network.get_input_embeddings().weight
+        return weight
+
+    @cached_property
+    def allowed(self) -> "torch.Tensor":
+        """Whole words that the tokenizer keeps whole, and the pieces that continue words."""
+        import torch
+
+        special = self._tokenizer.get_added_tokens_decoder()
+        pieces = {
+            number: piece
+            for piece, number in self._tokenizer.get_vocab(with_added_tokens=False).items()
+            if number not in special
+        }
+        words = {n: p for n, p in pieces.items() if not p.startswith(_CONTINUES)}
+        read = self._tokenizer.encode_batch(list(words.values()), add_special_tokens=False)
+        allowed = [n for n, encoding in zip(words, read, strict=True) if encoding.ids == [n]]
+        allowed += [n for n, p in pieces.items() if len(p) > 2 and p.startswith(_CONTINUES)]
+        return torch.tensor(sorted(allowed), device=self.vocabulary.device)
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the tokens of a text, without start and end."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Put words together from their pieces; a piece at the very beginning stands alone."""
+        text = " ".join(self._tokenizer.id_to_token(token) for token in tokens)
+        return text.replace(f" {_CONTINUES}", "").removeprefix(_CONTINUES)
+
+    def encode(
+        self, beginning: "torch.Tensor", endings: "torch.Tensor", lengths: "torch.Tensor"
+    ) -> "torch.Tensor":
+        """Run the network and average over the tokens that count."""
+        import torch
+
+        words = torch.cat([beginning.expand(len(endings), -1, -1), endings], dim=1)
+        places = torch.arange(words.shape[1], device=words.device)
+        present = places < lengths[:, None] + len(beginning)
+        outputs = self._network(inputs_embeds=words, attention_mask=present.long())
+        states = outputs.last_hidden_state * present[:, :, None]
+        return torch.nn.functional.normalize(states.sum(dim=1), dim=-1)
 
 
 # Images whose probabilities are in memory at a time.
@@ -225,7 +340,7 @@ class ConseEncoder:
 
     def encode_preprocessed(self, inputs: Sequence[NDArray[np.uint8]]) -> UnitRows:
         """Embed what `preprocess` returned as unit rows, in the order given."""
-        outputs, *features = self._classifier.outputs(inputs)
+        outputs, *features = self.classified(inputs)
         logits = outputs.astype(np.float64) / self._image_net.temperature
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
         rows = unit_rows(weights / weights.sum(axis=1, keepdims=True) @ self._names)
@@ -276,15 +391,27 @@ class ConseEncoder:
 
     pixels = preprocess  # the graph takes the same
 
+    def classified(self, pixels: Iterable[NDArray[np.uint8]]) -> list[NDArray[np.float32]]:
+        """Return the logits of the 1000 classes, and features if the encoder has them."""
+        # One thread for a batch and several batches at a time: threads of one batch wait for each
+        # other at every layer.
+        with ThreadPoolExecutor(thread_count()) as threads:
+            runs = threads.map(
+                lambda batch: self._classifier.run(None, {"pixels": np.stack(batch)}),
+                batches(pixels, BATCH),
+            )
+            return [np.concatenate(rows) for rows in zip(*runs, strict=True)]
+
     @cached_property
-    def _classifier(self) -> ImageNetClassifier:
+    def _classifier(self) -> Any:
+        """The session of the image classifier."""
         digest, size = self._image_net.digest, self._image_net.size
         features = "-features" * bool(self._features)
         graph = cached_bytes(
             self._kept / f"image-{digest}-{size}-{graphs.VERSION}{features}",
             lambda: graphs.efficientnet_graph(self._image_weights(), size, features=self._features),
         )
-        return ImageNetClassifier(graph, size)
+        return onnx_session(graph, threads=1)
 
     def _image_weights(self) -> dict[str, NDArray[np.float32]]:
         check_published(self._image_file, self._image_net.digest)
@@ -295,7 +422,7 @@ class ConseEncoder:
         check_published(self._vocabulary, _VOCABULARY_DIGEST)
         check_published(self._text_file, self._sentence_net.digest)
         if self._text_file.suffix == ".onnx":
-            network = OnnxBert(self._text_file)
+            session = onnx_session(self._text_file)
         else:
             from safetensors.numpy import load_file
 
@@ -305,9 +432,9 @@ class ConseEncoder:
                 for name, values in load_file(self._text_file).items()
                 if name.startswith(("embeddings.", "encoder.")) and values.dtype == np.float32
             }
-            graph = graphs.bert_graph(weights, _HEADS)
-            network = OnnxBert(graph, graphs.given_weights(weights))
-        return SentenceEncoder(self._vocabulary, network, self.context_length, _TEXT_DIM)
+            self._weights = graphs.given_weights(weights)  # the session reads them where they lie
+            session = onnx_session(graphs.bert_graph(weights, _HEADS), weights=self._weights)
+        return SentenceEncoder(self._vocabulary, onnx_bert(session), self.context_length, _TEXT_DIM)
 
     @cached_property
     def _names(self) -> NDArray[np.float64]:

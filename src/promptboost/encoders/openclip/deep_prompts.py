@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from promptboost.encoders.base import Encoder
+from promptboost.encoders.base import Encoder, without_store
 from promptboost.encoders.openclip.openclip import OpenClipEncoder
 from promptboost.encoders.openclip.tower import TextTower, projected
 from promptboost.errors import EncoderError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def vit_clip(encoder: Encoder) -> OpenClipEncoder:
     """Return the open_clip encoder, without its store."""
-    inner: object = getattr(encoder, "encoder", encoder)
+    inner = without_store(encoder)
     obstacle = "has no such tower"
     if isinstance(inner, OpenClipEncoder):
         obstacle = _obstacle(inner.model)

@@ -3,7 +3,7 @@
 import string
 from typing import TYPE_CHECKING, Any
 
-from promptboost.encoders.onnx_files import TowerPair
+from promptboost.encoders.graph import TowerPair
 from promptboost.errors import EncoderError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ _CLIP_WORDS = (
 
 
 def onnx_pair(model: Any, preprocess: Any, tokenizer: Any) -> TowerPair:
-    """Describe an open_clip model for :func:`~promptboost.encoders.onnx_files.onnx_files`."""
+    """Describe an open_clip model for :func:`~promptboost.encoders.graph.onnx_files`."""
     import torch
     from PIL import Image
 

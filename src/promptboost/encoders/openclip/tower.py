@@ -1,4 +1,4 @@
-"""The towers of open_clip models: text towers for gradients, image towers as ONNX graphs."""
+"""The text towers of open_clip models, also for gradients."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.encoders.graph import ImageGraph, traced_graph
 from promptboost.errors import EncoderError
 
 if TYPE_CHECKING:
     import torch
-    from PIL.Image import Image
 
 
 def projected(states: "torch.Tensor", projection: Any) -> "torch.Tensor":
@@ -89,6 +87,7 @@ class OpenClipTower:
         self._tower = tower
         self._tokenizer = tokenizer
         self._has_own_tokenizer = hasattr(tokenizer, "encode")
+        self._inner = tokenizer if self._has_own_tokenizer else tokenizer.tokenizer
         self.start, self.end = self._around()
         self._padding = int(tokenizer(["a"])[0, -1])
         self.context_length = int(tokenizer.context_length)
@@ -119,10 +118,9 @@ class OpenClipTower:
         """The tokens that stand for whole characters and are not special."""
         import torch
 
-        is_open_clip = self._has_own_tokenizer
-        inner = self._tokenizer if is_open_clip else self._tokenizer.tokenizer
-        special = set(inner.all_special_ids)
-        count = min(inner.vocab_size if is_open_clip else len(inner), len(self.vocabulary))
+        inner, special = self._inner, set(self._inner.all_special_ids)
+        words = inner.vocab_size if self._has_own_tokenizer else len(inner)
+        count = min(words, len(self.vocabulary))
         tokens = [token for token in range(count) if token not in special]
         texts = [token for token in tokens if _is_text(self.decode([token]))]
         return torch.tensor(texts, device=self.vocabulary.device)
@@ -135,8 +133,7 @@ class OpenClipTower:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of some tokens."""
-        inner = self._tokenizer if self._has_own_tokenizer else self._tokenizer.tokenizer
-        return str(inner.decode(list(tokens))).strip()
+        return str(self._inner.decode(list(tokens))).strip()
 
     def _around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the tokens before and after those of every text."""
@@ -149,7 +146,7 @@ class OpenClipTower:
 
     def _other_tokens(self, text: str, *, special: bool) -> list[int]:
         clean = self._tokenizer.clean_fn(text)
-        ids = self._tokenizer.tokenizer(clean, add_special_tokens=special, verbose=False).input_ids
+        ids = self._inner(clean, add_special_tokens=special, verbose=False).input_ids
         return list(ids)
 
     def encode(
@@ -224,49 +221,3 @@ def _apart_mask(first: int, group: int, width: int, tokens: "torch.Tensor") -> "
     same = (text[None, :] == text[:, None]) | (text[None, :] == -1)
     hidden = torch.zeros(len(places), len(places), device=tokens.device)
     return hidden.masked_fill(~(earlier & same), float("-inf"))
-
-
-def pixels_before_normalization(preprocess: Any, image: "Image") -> NDArray[np.uint8]:
-    """Do what a model's preprocessing does, up to where pixels become numbers of another scale."""
-    for step in preprocess.transforms:
-        if type(step).__name__ in ("ToTensor", "MaybeToTensor", "Normalize"):
-            break
-        image = step(image)
-    return np.asarray(image.convert("RGB"))
-
-
-def exported_tower(model: Any, preprocess: Any) -> ImageGraph:
-    """Write an image tower as ONNX, with the normalization of the pixels in front of it."""
-    import torch
-
-    facts = dict(getattr(model.visual, "preprocess_cfg", {}))
-    normalize = next(
-        (step for step in preprocess.transforms if type(step).__name__ == "Normalize"), None
-    )
-    size = model.visual.image_size
-    height, width = size if isinstance(size, tuple | list) else (size, size)
-    if normalize is None:
-        raise EncoderError("the preprocessing of this model has no Normalize step")
-    mean, std = tuple(map(float, normalize.mean)), tuple(map(float, normalize.std))
-
-    scale = 1 / (255 * torch.tensor(std))
-    shift = torch.tensor(mean) / torch.tensor(std)
-
-    def tower(pixels: torch.Tensor) -> torch.Tensor:
-        values = pixels.float() * scale - shift
-        rows: torch.Tensor = model.encode_image(values.permute(0, 3, 1, 2), normalize=True)
-        return rows
-
-    example = torch.zeros((2, height, width, 3), dtype=torch.uint8)
-    graph = traced_graph(tower, (example,), {"pixels": {0: "n"}}, "embeddings")
-    preprocessing = {
-        "size": [height, width],
-        "crop": str(facts.get("resize_mode", "shortest")),
-        "interpolation": str(facts.get("interpolation", "bicubic")),
-        "colors": "RGB",
-        "values": "uint8, 0 to 255; normalized inside",
-        "mean": list(mean),
-        "std": list(std),
-        "shape": ["n", height, width, 3],
-    }
-    return ImageGraph(graph, preprocessing)
