@@ -5,6 +5,7 @@ of the CoOp protocol.
 """
 
 import random
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -141,12 +142,9 @@ class Task:
 
     def classes_short_of(self, shots: int | None) -> dict[str, int]:
         """Return the number of training images of each class with some, but fewer than `shots`."""
-        counts = np.bincount(self.learn.labels, minlength=len(self.class_names))
-        return {
-            name: int(count)
-            for name, count in zip(self.class_names, counts, strict=True)
-            if shots is not None and 0 < count < shots
-        }
+        counts = Counter(image.label for image in self.learn.images)
+        least = 0 if shots is None else shots
+        return {name: counts[name] for name in self.class_names if 0 < counts[name] < least}
 
 
 def load_task(

@@ -6,9 +6,8 @@ Class names and splits are read from the files that come with the images.
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import resources
-from types import MappingProxyType
 
 import msgspec
 
@@ -64,10 +63,7 @@ class Benchmark:
 def _read() -> dict[str, Benchmark]:
     text = (resources.files(__package__) / "benchmarks.toml").read_text(encoding="utf-8")
     listed = msgspec.convert(tomllib.loads(text)["benchmark"], list[Benchmark])
-    return {
-        benchmark.name: replace(benchmark, sizes=MappingProxyType(benchmark.sizes))
-        for benchmark in listed
-    }
+    return {benchmark.name: benchmark for benchmark in listed}
 
 
 #: The eleven benchmarks by the name to type, in the order of the papers' tables.
