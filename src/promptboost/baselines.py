@@ -375,7 +375,7 @@ def guess_baselines(
     originals = train[:, 0]
     counts = {
         "template-mean": f"mean of {len(pool.templates)} templates",
-        "pool-mean": f"mean of all {sum(map(len, pool.prompts_by_class)):,} prompts",
+        "pool-mean": f"mean of all {pool.size:,} prompts",
     }
     guesses = [
         Guesses(

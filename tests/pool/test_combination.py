@@ -78,7 +78,10 @@ def test_choosing_sources_keeps_their_prompts_in_order(pool, data):
     assert some.templates == pool.templates
     assert content(of_sources(some, ",".join(sentence_sources(some)))) == content(some)
     eager = dataclasses.replace(
-        pool, prompts_by_class=tuple(tuple(own) for own in pool.prompts_by_class)
+        pool,
+        prompts_by_class={
+            name: ClassPrompts(own.phrase, list(own)) for name, own in pool.prompts_by_class.items()
+        },
     )
     assert content(of_sources(eager, ",".join(chosen))) == content(some)
 
@@ -109,5 +112,5 @@ def test_the_first_of_repeats_stays(repeated):
 
 @given(pools())
 def test_built_pools_have_no_repeats(pool):
-    for prompts in pool.prompts_by_class:
+    for prompts in pool.prompts_by_class.values():
         assert list(prompts.distinct()) == list(prompts)

@@ -35,7 +35,7 @@ odd = st.builds(
 @given(st.lists(odd, min_size=1))
 def test_prompts_of_any_make_come_back(tmp_path_factory, prompts):
     path = tmp_path_factory.mktemp("pool") / "pool.jsonl"
-    pool = PromptPool(("owl",), (), (tuple(prompts),))
+    pool = PromptPool({"owl": ClassPrompts("owl", prompts)}, ())
     save_pool(pool, path)
     assert content(load_pool(path)) == content(pool)
 
@@ -177,7 +177,7 @@ def test_a_pool_that_is_not_written_whole_is_not_written(tmp_path):
     before = path.read_bytes()
     broken = dataclasses.replace(
         pool,
-        prompts_by_class=tuple(Breaking(name, pool.prompts(name)) for name in pool.class_names),
+        prompts_by_class={name: Breaking(name, pool.prompts(name)) for name in pool.class_names},
     )
     with pytest.raises(MemoryError):
         save_pool(broken, path)

@@ -4,7 +4,7 @@ from promptboost.config import FitConfig
 from promptboost.data.source import DataSource
 from promptboost.errors import FileFormatError, PoolError
 from promptboost.pool import PromptPool, build_pool, save_pool
-from promptboost.pool.pool import Prompt
+from promptboost.pool.pool import ClassPrompts, Prompt
 from promptboost.run.fit import check_inputs
 
 
@@ -20,7 +20,7 @@ def test_sentences_and_pools_are_looked_at_before_images(tmp_path):
     file.write_text(text.replace('"promptboost_pool": 1', '"promptboost_pool": 9', 1))
     with pytest.raises(FileFormatError, match="has version 9"):
         check(file)
-    save_pool(PromptPool(("owl",), (), ((Prompt("eyes", "mine"),),)), file)
+    save_pool(PromptPool({"owl": ClassPrompts("owl", [Prompt("eyes", "mine")])}, ()), file)
     with pytest.raises(PoolError, match=r"has no templates.*promptboost pool build .*--classes"):
         check(file)
     with pytest.raises(PoolError, match="does not exist"):

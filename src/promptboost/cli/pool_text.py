@@ -164,8 +164,7 @@ def pool_record(file: Path, pool: PromptPool) -> dict[str, Any]:
 def pool_text(pool: PromptPool) -> str:
     """Format the number of prompts per class and per source."""
     rows = [[name, f"{len(pool.prompts(name)):,}"] for name in pool.class_names]
-    total = sum(map(len, pool.prompts_by_class))
-    ending = f"{total:,} prompts: {_by_source(pool.prompts_by_source)}"
+    ending = f"{pool.size:,} prompts: {_by_source(pool.prompts_by_source)}"
     return f"{table(['name', 'prompts'], rows)}\n{plain(ending)}"
 
 

@@ -114,6 +114,6 @@ def consists_of(pool: PromptPool) -> str:
     counts.pop(TEMPLATE, None)
     sentences = ", ".join(f"{name} {count:,}" for name, count in counts.items()) or "none"
     return (
-        f"{sum(map(len, pool.prompts_by_class)):,} prompts of {len(pool.class_names):,} classes: "
+        f"{pool.size:,} prompts of {len(pool.class_names):,} classes: "
         f"{templates}; sentences: {sentences}; {concatenations:,} concatenations"
     )

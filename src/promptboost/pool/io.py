@@ -86,7 +86,7 @@ def _lines(pool: PromptPool) -> Iterator[str]:
         "class_names": pool.class_names,
         "templates": pool.templates,
         # Detects a file that was cut off between two lines.
-        "prompts": sum(map(len, pool.prompts_by_class)),
+        "prompts": pool.size,
         "missing": pool.missing,
         "unused": pool.unused,
     }
@@ -143,7 +143,7 @@ class PoolReader:
                     f"{self._file} has no prompts for the class {name!r}: add one"
                 )
         missing, unused = tuple(header["missing"]), tuple(header["unused"])
-        return PromptPool(names, templates, tuple(prompts.values()), missing, unused)
+        return PromptPool(prompts, templates, missing, unused)
 
     def _header(self, line: Any) -> dict[str, Any]:
         header: dict[str, Any] = line if isinstance(line, dict) else {}

@@ -221,19 +221,20 @@ class PromptPool:
     (('bat',), {'template': 32, 'descriptions': 1})
     """
 
-    class_names: tuple[str, ...]  # in the order of the labels
+    prompts_by_class: Mapping[str, ClassPrompts]  # in the order of the labels; sizes may differ
     templates: tuple[str, ...]  # shared by all classes; boosting starts from them
-    prompts_by_class: tuple[Sequence[Prompt], ...]  # sizes may differ
     missing: tuple[str, ...] = ()  # classes without descriptions, where descriptions were given
     unused: tuple[str, ...] = ()  # names in the descriptions that are no class of this pool
 
-    def __post_init__(self) -> None:
-        named = zip(self.class_names, self.prompts_by_class, strict=True)
-        compact = (
-            prompts if isinstance(prompts, ClassPrompts) else ClassPrompts(name, prompts)
-            for name, prompts in named
-        )
-        object.__setattr__(self, "prompts_by_class", tuple(compact))
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of the labels."""
+        return tuple(self.prompts_by_class)
+
+    @property
+    def size(self) -> int:
+        """The number of prompts of all classes."""
+        return sum(map(len, self.prompts_by_class.values()))
 
     def texts(self, class_name: str) -> Sequence[str]:
         """Return the texts of the prompts of one class, in order, each created on access."""
@@ -242,7 +243,7 @@ class PromptPool:
     def prompts(self, class_name: str) -> ClassPrompts:
         """Return the prompts of one class, in order."""
         try:
-            return self._by_name[class_name]
+            return self.prompts_by_class[class_name]
         except KeyError:
             raise PoolError(
                 f"the pool has no class {class_name!r}; it has {', '.join(self.class_names[:10])}"
@@ -256,7 +257,7 @@ class PromptPool:
     @property
     def phrases(self) -> tuple[str, ...]:
         """The name of each class, or a noun phrase for it, as templates use it."""
-        return tuple(prompts.phrase for prompts in self._by_name.values())
+        return tuple(prompts.phrase for prompts in self.prompts_by_class.values())
 
     @cached_property
     def fingerprint(self) -> str:
@@ -268,18 +269,18 @@ class PromptPool:
     def prompts_by_source(self) -> dict[str, int]:
         """The number of prompts of each source, in order of first appearance."""
         totals: Counter[str] = Counter()
-        for prompts in self._by_name.values():
+        for prompts in self.prompts_by_class.values():
             for (source, _), n in prompts.counts().items():
                 totals[source] += n
         return dict(totals)
 
     def statistics(self) -> dict[str, Any]:
         """Count classes, templates and prompts, by class and by source; ready for JSON."""
-        sizes = [len(prompts) for prompts in self.prompts_by_class]
+        sizes = [*map(len, self.prompts_by_class.values())]
         return {
             "classes": len(self.class_names),
             "templates": len(self.templates),
-            "prompts": sum(sizes),
+            "prompts": self.size,
             "prompts_per_class": {
                 "min": min(sizes),
                 "median": float(median(sizes)),
@@ -291,12 +292,8 @@ class PromptPool:
             "fingerprint": self.fingerprint,
         }
 
-    @cached_property
-    def _by_name(self) -> dict[str, ClassPrompts]:
-        return dict(zip(self.class_names, self.prompts_by_class, strict=True))  # type: ignore[arg-type]
-
     def __contains__(self, class_name: object) -> bool:
-        return class_name in self._by_name
+        return class_name in self.prompts_by_class
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PromptPool):
@@ -307,8 +304,7 @@ class PromptPool:
         return hash(self.fingerprint)
 
     def __repr__(self) -> str:
-        prompts = sum(map(len, self.prompts_by_class))
-        return f"<PromptPool: {len(self.class_names)} classes, {prompts} prompts>"
+        return f"<PromptPool: {len(self.class_names)} classes, {self.size} prompts>"
 
 
 def words_fingerprint(
@@ -403,11 +399,11 @@ def build_pool(
             "under that name, or use templates"
         )
     return PromptPool(
-        class_names=names,
+        prompts_by_class={
+            name: _composed(phrase_of.get(name, name), shared, sentences[name], joining)
+            for name in names
+        },
         templates=shared,
-        prompts_by_class=tuple(
-            _composed(phrase_of.get(name, name), shared, sentences[name], joining) for name in names
-        ),
         missing=missing if descriptions is not None else (),
         unused=tuple(unused),
     )
@@ -500,10 +496,14 @@ def union(first: PromptPool, *others: PromptPool) -> PromptPool:
     """
     pools = (first, *others)
     names = check_class_names(tuple(dict.fromkeys(n for pool in pools for n in pool.class_names)))
-    phrases = {name: p.phrase for pool in reversed(pools) for name, p in pool._by_name.items()}
+    phrases = {
+        name: prompts.phrase
+        for pool in reversed(pools)
+        for name, prompts in pool.prompts_by_class.items()
+    }
     joined = {name: ClassPrompts(phrases[name]) for name in names}
     for pool in pools:
-        for name, prompts in pool._by_name.items():
+        for name, prompts in pool.prompts_by_class.items():
             joined[name].extend(prompts)
     distinct = {name: prompts.distinct() for name, prompts in joined.items()}
     described = {
@@ -514,9 +514,8 @@ def union(first: PromptPool, *others: PromptPool) -> PromptPool:
     missing = {name for pool in pools for name in pool.missing} - described
     unused = dict.fromkeys(name for pool in pools for name in pool.unused)
     return PromptPool(
-        class_names=names,
+        prompts_by_class=distinct,
         templates=check_templates(template for pool in pools for template in pool.templates),
-        prompts_by_class=tuple(distinct.values()),
         missing=tuple(name for name in names if name in missing),
         unused=tuple(name for name in unused if name not in names),
     )
@@ -546,14 +545,14 @@ def of_sources(pool: PromptPool, wanted: str) -> PromptPool:
     if not wanted:
         return pool
     sources = [TEMPLATE, *sentence_sources(pool, wanted)]
-    chosen = {name: prompts.of(sources) for name, prompts in pool._by_name.items()}
+    chosen = {name: prompts.of(sources) for name, prompts in pool.prompts_by_class.items()}
     for name, prompts in chosen.items():
         if not prompts:
             raise PoolError(
                 f"the class {name!r} has no prompts from {', '.join(sources[1:])}: add another source "
                 f"({', '.join(pool.prompts_by_source)})"
             )
-    return replace(pool, prompts_by_class=tuple(chosen.values()))
+    return replace(pool, prompts_by_class=chosen)
 
 
 def sentences(pool: PromptPool, wanted: str) -> list[list[Prompt]]:
@@ -561,7 +560,7 @@ def sentences(pool: PromptPool, wanted: str) -> list[list[Prompt]]:
     names = set(sentence_sources(pool, wanted))
     return [
         [prompt for prompt in prompts if prompt.source in names and prompt.template is None]
-        for prompts in pool.prompts_by_class
+        for prompts in pool.prompts_by_class.values()
     ]
 
 

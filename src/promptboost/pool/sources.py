@@ -210,9 +210,8 @@ def rename_classes(
             both = _quoted([entry_of[name], *others])
             raise PoolError(f"{where}: {both} are one class, {name!r}; join them first")
     return PromptPool(
-        class_names=names,
+        prompts_by_class={name: pool.prompts(entry_of[name]) for name in names},
         templates=pool.templates,
-        prompts_by_class=tuple(pool.prompts(entry_of[name]) for name in names),
         missing=tuple(name for name in names if entry_of[name] in pool.missing),
         unused=tuple(dict.fromkeys((*matched.unused, *pool.unused))),
     )

@@ -261,7 +261,8 @@ def _pool(
         pool = pool_for(folder.settings, source, [then.get(name, name) for name in names])
         now = {old: new for new, old in then.items()}
         missing = tuple(now.get(name, name) for name in pool.missing)
-        return replace(pool, class_names=names, missing=missing)
+        renamed = dict(zip(names, pool.prompts_by_class.values(), strict=True))
+        return replace(pool, prompts_by_class=renamed, missing=missing)
     except (PoolError, OSError) as error:
         say(f"the sentences of the fit are not used: {error}")
         return build_pool(ensemble.class_names)
