@@ -1081,3 +1081,27 @@ def test_words_and_stages_do_not_import_scikit_learn():
         "sys.exit('sklearn' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_images_of_one_group_are_held_out_together():
+    encoder = FakeEncoder()
+    colors = [
+        "red",
+        "dark red",
+        "pale red",
+        "red fire",
+        "blue",
+        "dark blue",
+        "pale blue",
+        "blue ice",
+    ]
+    X, y = encoder.encode_texts(colors), ["warm"] * 4 + ["cold"] * 4
+    model = PromptBoostClassifier(encoder=encoder, random_state=0)
+    assert "4 folds" in str(model.fit(X, y).scale_choice_)
+    alone = model.fit(X, y, groups=list(range(8)))
+    assert "4 folds" in str(alone.scale_choice_)
+    assert "2 folds" in str(model.fit(X, y, groups=list("aabbccdd")).scale_choice_)
+    # One group per class leaves nothing to learn from.
+    assert "no cross-validation" in str(model.fit(X, y, groups=y).scale_choice_)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        model.fit(X, y, groups=[1, 2])

@@ -364,6 +364,7 @@ def guess_baselines(
     heads: dict[str, Head],
     pool: PromptPool,
     *,
+    groups: NDArray[np.int64] | None = None,
     seed: int,
     progress: Progress = no_progress,
 ) -> list[Guesses]:
@@ -387,7 +388,9 @@ def guess_baselines(
         for name, head in heads.items()
     ]
     if len(np.unique(labels)) == len(pool.class_names):
-        weights, intercepts, _ = fit_probe(train, labels, seed=seed, progress=progress)
+        weights, intercepts, _ = fit_probe(
+            train, labels, groups=groups, seed=seed, progress=progress
+        )
         w, b = weights.astype(np.float32), intercepts.astype(np.float32)
         predicted = ((rows @ w.T + b).argmax(axis=1) for rows in (test, originals))
         guesses.append(Guesses("logistic", "logistic regression on the images", *predicted))
@@ -412,6 +415,7 @@ def fit_probe(
     labels: NDArray[np.int64],
     *,
     text: NDArray[np.float32] | None = None,
+    groups: NDArray[np.int64] | None = None,
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
@@ -421,13 +425,13 @@ def fit_probe(
     embedding of each class, (K, D), is learned as well, with the same total weight as the images.
 
     The inverse penalty C is the one of :data:`STRENGTHS` with the least log loss in cross-validation over
-    images, at the scale of the logits that suits them; an image and its crops are in the same fold, and the
-    text in none. Returns weights (K, D), intercepts (K,), and C.
+    images, at the scale of the logits that suits them; an image and its crops are in the same fold, as are
+    `groups` of images, and the text is in none. Returns weights (K, D), intercepts (K,), and C.
     """
     # Compiled code: results of a run are read without it.
     from promptboost.boosting.scale import balanced_weights, calibrated_losses, held_out_folds
 
-    fold_of, done = held_out_folds(labels, np.random.default_rng(seed)), 0
+    fold_of, done = held_out_folds(labels, groups, np.random.default_rng(seed)), 0
     sizes = np.bincount(fold_of[fold_of >= 0])
     folds = min(int(np.searchsorted(sizes.cumsum(), _ENOUGH)) + 1, len(sizes))
     used = (fold_of >= 0) & (fold_of < folds)

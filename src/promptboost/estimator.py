@@ -212,6 +212,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         *,
         views: ArrayLike | None = None,
         classes: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
     ) -> Self:
         """Choose prompts.
 
@@ -229,6 +230,9 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             Where X has embeddings, those of views of the same images.
         classes : array-like of shape (n_classes,), optional
             All labels, if some are not in y: their classes are predicted by their sentences alone.
+        groups : array-like of shape (n_samples,), optional
+            What each image shows, if several images show the same thing, such as photographs of one
+            animal. In cross-validation they are held out together; probabilities are too high otherwise.
         """
         from promptboost.training import Trainer  # numba takes half a second
 
@@ -237,6 +241,10 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         source = embedder_of(None if numeric else self.encoder, self.cache)
         config = self._config(images=holds_images(X))
         examples = self._examples(X, y, sample_weight, views, source, config, classes)
+        if groups is not None:
+            check_consistent_length(examples.labels, groups)
+            numbers = np.unique(column_or_1d(groups), return_inverse=True)[1]
+            examples = replace(examples, groups=numbers)
         prompted = source is not None
         names = names_of_classes(self.classes_.tolist(), self.class_names, in_prompts=prompted)
         ids, examples = examples.ids, examples.weighted(names)
@@ -356,7 +364,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         members = members_of(embedder)
         self.n_features_in_ = members[0].dim
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit on a data frame
-        return Examples.with_views(rows, labels, data.ids, weights, len(members))
+        return Examples.with_views(rows, labels, data.ids, weights, len(members), data.groups)
 
     def _checked_targets(
         self, y: Labels, sample_weight: ArrayLike | None, rows: Any, classes: ArrayLike | None

@@ -89,7 +89,7 @@ def test_the_strength_has_the_least_loss_on_images_held_out_with_their_crops(see
     linear_model = pytest.importorskip("sklearn.linear_model")
     task = clip_like(n_classes=4, shots=4, seed=seed)
     rows = np.concatenate([task.images[:, None], task.views], axis=1)
-    fold = held_out_folds(task.labels, np.random.default_rng(7))
+    fold = held_out_folds(task.labels, rng=np.random.default_rng(7))
     logits = np.zeros((len(STRENGTHS), 16, 4))
     for number in range(4):
         X, y = np.concatenate(rows[fold != number]), np.repeat(task.labels[fold != number], 5)

@@ -305,6 +305,52 @@ def test_folds_of_uneven_classes():
     assert (held_out_folds(np.array([0, 1, 2, 2])) == -1).all()
 
 
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1, max_size=40),
+    st.permutations(range(40)),
+)
+def test_groups_are_held_out_together(images, order):
+    labels, groups = np.array(images).T
+    labels = np.unique(labels, return_inverse=True)[1]
+    fold = held_out_folds(labels, groups)
+    number = np.array([each for each in order if each < len(labels)])
+    for label in np.unique(labels):
+        members = labels == label
+        units = {(g, f) for g, f in zip(groups[members], fold[members], strict=True)}
+        assert len(units) == len(set(groups[members]))
+        held_out = set(fold[members]) - {-1}
+        # Some image of the class is left to learn from.
+        assert len(held_out) != 1 or -1 in fold[members]
+        if len(held_out):
+            sizes = np.bincount(fold[members], minlength=fold.max() + 1)
+            assert sizes.max() - sizes.min() <= np.bincount(groups[members]).max()
+    assert (held_out_folds(labels[number], number) >= 0).sum() == (
+        held_out_folds(labels) >= 0
+    ).sum()
+
+
+def test_groups_lower_the_trust_in_images_that_look_like_training_images():
+    """Each group has a look of its own: only groups that are held out show how images generalize."""
+    rng = np.random.default_rng(0)
+    y, groups = np.repeat(np.arange(4), 16), np.repeat(np.arange(16), 4)
+    centers = rng.normal(size=(4, 32))
+
+    def draw(looks):
+        rows = centers[y] + 3 * looks[groups] + 0.3 * rng.normal(size=(64, 32))
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+    X = draw(rng.normal(size=(16, 32)))[:, None]
+    text = centers / np.linalg.norm(centers, axis=1, keepdims=True)
+    new = np.concatenate([draw(rng.normal(size=(16, 32))) for _ in range(4)])
+
+    def loss(**options):
+        rows = fit_residual(X, y, text, text, **options).class_rows(text)
+        return composition.log_losses(new @ rows.T, np.tile(y, 4)).mean()
+
+    assert loss(groups=groups) < 0.8 * loss()
+
+
 def test_crops_decide_what_is_cheap():
     X, y, _, _ = made_up(dim=3)
     X = np.zeros_like(X) + np.eye(3)[2]

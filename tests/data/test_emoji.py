@@ -34,6 +34,16 @@ def test_look_alikes_stay_together():
         assert sum(value == "test" for value in split.values()) >= 3
 
 
+def test_groups_are_look_alikes_in_all_styles(emoji):
+    groups = {}
+    for image in emoji.images:
+        groups.setdefault(image.group, []).append(image)
+    assert len(groups) == sum(len(names.split()) for names in EMOJI_CLASSES.values())
+    for images in groups.values():
+        assert len({(image.label, image.split) for image in images}) == 1
+    assert {code_point(image) for image in groups["bird 🐓🐔"]} == {"U+1F413.png", "U+1F414.png"}
+
+
 def test_sizes(emoji):
     assert emoji.class_names == tuple(sorted(EMOJI_CLASSES))
     assert len(emoji) == 1635

@@ -99,6 +99,17 @@ def test_a_path_listed_twice_alike_is_used_once(folder):
         load_data(path, on_bad="stop")
 
 
+def test_groups(folder):
+    path = manifest(
+        folder, "path,label,group\ncat/0.png,cat,tom\ncat/1.png,cat,tom\ndog/0.png,dog,\n"
+    )
+    data = load_data(path)
+    assert [image.group for image in data.images] == ["tom", "tom", ""]
+    assert data.groups.tolist() == [0, 0, 1]
+    without = manifest(folder, "path,label\ncat/0.png,cat\ncat/1.png,cat\ndog/0.png,dog\n")
+    assert load_data(without).fingerprint != data.fingerprint
+
+
 def test_another_encoding(folder):
     with pytest.raises(DataError, match=r"list.csv is not UTF-8 \(byte 13\)"):
         read_manifest(manifest(folder, "path,label\na\n\xe9,b", encoding="latin-1"))

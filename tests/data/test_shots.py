@@ -95,6 +95,24 @@ def test_a_train_split_alone_leaves_its_rest():
     assert (len(learn), len(held_out)) == (4, 6)
 
 
+def test_images_of_a_drawn_group_are_not_held_out():
+    images = [
+        LabeledImage(f"{label}{number}", label, b"", group=f"{label}{number // 3}")
+        for label in "ab"
+        for number in range(9)
+    ]
+    data = Dataset.of([*images, LabeledImage("alone", "a", b"")])
+    learn, held_out = few_shot(data, 2, seed=1)
+    drawn = {image.group for image in learn.images if image.group}
+    assert len(learn) == 4
+    assert drawn
+    assert drawn.isdisjoint(image.group for image in held_out.images)
+    left = {image.id for image in data.images if image.group not in drawn}
+    assert {image.id for image in held_out.images} == left - {image.id for image in learn.images}
+    assert dataset(None).groups is None
+    assert len(set(data.groups)) == 7
+
+
 def test_all_images():
     learn, held_out = few_shot(dataset("train", "test"), None)
     assert (len(learn), len(held_out)) == (10, 10)

@@ -131,11 +131,13 @@ class Shots:
 
     Views, (n, V, D), are random crops and flips of each image. Weak classifiers are composed on views;
     sample weights are updated on the originals. The rows of several encoders are concatenated, (n, E·D).
+    In cross-validation, the images of one class and group are held out together.
     """
 
     originals: GridRows
     labels: NDArray[np.int64]
     views: GridRows | None = None
+    groups: NDArray[np.int64] | None = None
 
     @classmethod
     def from_rows(

@@ -137,6 +137,7 @@ def fit_residual(
     unseen_rows: ArrayLike,
     *,
     folds: FoldClassRows | None = None,
+    groups: Indices | None = None,
     weights: ArrayLike | None = None,
     progress: Progress = no_progress,
 ) -> Residual:
@@ -155,6 +156,8 @@ def fit_residual(
         the one that suits the images best is used.
     folds : FoldClassRows, optional
         Texts composed without the images of each fold. By default, the unseen text stands for them.
+    groups : array of shape (n,), optional
+        Without `folds`, images of one class and group are held out together.
     weights : array of shape (n,), optional
         Sample weights; uniform by default. Classes have the same total weight in any case.
     progress : callable, optional
@@ -174,7 +177,7 @@ def fit_residual(
     text, unseen = np.asarray(text_rows), np.asarray(unseen_rows)
     counted, metrics = balanced_weights(y, weights), _metrics(X, y)
     unseen = unseen.reshape(-1, *text.shape)
-    fold, texts = (held_out_folds(y), None) if folds is None else (folds.fold, folds.rows)
+    fold, texts = (held_out_folds(y, groups), None) if folds is None else (folds.fold, folds.rows)
     progress(_STAGE, 0, 1)
     guess = _unseen_text(X[:, 0], y, counted, unseen)
     terms = _linear_terms(X, y, counted, text, guess, metrics)

@@ -185,7 +185,7 @@ def fold_class_rows(
 
 
 def _fold_count(shots: Shots) -> int:
-    return int(held_out_folds(shots.labels).max()) + 1
+    return int(held_out_folds(shots.labels, shots.groups).max()) + 1
 
 
 def calibrated_losses(
@@ -249,7 +249,7 @@ class _CrossValidation:
         scales: int = 1,
     ) -> None:
         self._shots, self._encoders, self._lock = shots, pool.encoders, threading.Lock()
-        self.fold = held_out_folds(shots.labels)
+        self.fold = held_out_folds(shots.labels, shots.groups)
         held_out = np.bincount(self.fold[self.fold >= 0]).cumsum()[:-1]
         self.folds_compared = 1 + int(np.searchsorted(held_out, _ENOUGH_TO_COMPARE))
         self.folds_used = 1 + int(np.searchsorted(held_out, _ENOUGH_TO_CALIBRATE))
@@ -340,18 +340,37 @@ def sample_prompts(prompts: NDArray[DType]) -> NDArray[DType]:
 
 
 def held_out_folds(
-    labels: NDArray[np.int64], rng: np.random.Generator | None = None
+    labels: NDArray[np.int64],
+    groups: NDArray[np.int64] | None = None,
+    rng: np.random.Generator | None = None,
 ) -> NDArray[np.int64]:
-    """Assign images to folds; −1 for the only image of a class, which is never held out.
+    """Assign images to folds; −1 for a class of one image or one group, which is never held out.
 
     There are as many folds as a typical class has images, four at most. With fewer than two, no image is
-    in a fold. Images are assigned in their order, or at random with `rng`.
+    in a fold. Images are assigned in their order, or at random with `rng`; with `groups`, the groups of a
+    class are assigned from large to small, each to the fold that has the fewest of its images.
+
+    Examples
+    --------
+    >>> held_out_folds(np.array([0, 0, 0, 0, 1, 1]), groups=np.array([5, 7, 7, 8, 9, 6]))
+    array([1, 0, 0, 2, 1, 0])
     """
     sizes = np.bincount(labels)
     folds = min(int(np.median(sizes[sizes > 0])), _MAX_FOLDS)
     if folds < 2:
         return np.full(len(labels), -1)
-    return np.where(sizes[labels] > 1, stratified_folds(labels, folds, rng), -1)
+    if groups is None:
+        return np.where(sizes[labels] > 1, stratified_folds(labels, folds, rng), -1)
+    fold = np.full(len(labels), -1)
+    for label in np.unique(labels):
+        members, filled = np.flatnonzero(labels == label), np.zeros(folds, dtype=np.int64)
+        _, group, counts = np.unique(groups[members], return_inverse=True, return_counts=True)
+        if len(counts) > 1:
+            for number in np.argsort(-counts, kind="stable"):
+                smallest = int(filled.argmin())
+                fold[members[group == number]] = smallest
+                filled[smallest] += counts[number]
+    return fold
 
 
 def balanced_weights(

@@ -99,7 +99,13 @@ class Comparison:
         task = self._tasks[shots, seed]
         learn = ImageSubset(self._learned, self._positions(task.learn, self._learned.data))
         return FewShotTask(
-            FewShotSet(learn, task.learn.labels, self.data.class_names, self.template),
+            FewShotSet(
+                learn,
+                task.learn.labels,
+                self.data.class_names,
+                self.template,
+                task.learn.groups,
+            ),
             ImageSubset(self._measured, self._positions(task.held_out, self._measured.data)),
             task.held_out.labels,
         )

@@ -103,6 +103,7 @@ class LabeledImage:
     source: ImageSource  # where the pixels are
     split: str | None = None  # "train", "val", "test", or None if the source has none
     margin: float = 0.0  # white border on each side when opened, as a share of the longer side
+    group: str = ""  # what is shown, if several images show it: a car from two sides, a burst
     # The stamp and the digest of its file; no stamp if another process has read it.
     _cached: tuple[Stamp | None, bytes] | None = field(
         default=None, init=False, compare=False, repr=False
@@ -257,6 +258,15 @@ class Dataset:
         labels.setflags(write=False)
         return labels
 
+    @cached_property
+    def groups(self) -> NDArray[np.int64] | None:
+        """The number of each image's group; None if no image has one."""
+        if not any(image.group for image in self.images):
+            return None
+        numbers: dict[tuple[str, bool], int] = {}
+        names = [(image.group or image.id, bool(image.group)) for image in self.images]
+        return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
+
     @property
     def ids(self) -> tuple[str, ...]:
         """The images' ids as valid UTF-8; other bytes of file names become escapes."""
@@ -264,11 +274,12 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes with an image's content, label, split or place; a renamed file changes nothing."""
+        """Changes with an image's content, label, split, group or place, not with a file's name."""
         hasher = hashlib.blake2b(repr(self.class_names).encode(), digest_size=16)
         for image in self.images:
             hasher.update(image.digest())
-            hasher.update(repr((image.label, image.split)).encode())
+            group = (image.group,) if image.group else ()
+            hasher.update(repr((image.label, image.split, *group)).encode())
         return hasher.hexdigest()
 
     @property

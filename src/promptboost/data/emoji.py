@@ -51,9 +51,13 @@ def load_emoji() -> Dataset:
 def _emoji_in(root: Path) -> Dataset:
     vendors = sorted(path.name for path in root.iterdir() if path.is_dir())
     images = [
-        LabeledImage(f"{vendor}/{path.name}", label, path, split, _MARGIN)
+        LabeledImage(
+            f"{vendor}/{path.name}", label, path, splits[emoji], _MARGIN, f"{label} {group}"
+        )
         for label, groups in EMOJI_CLASSES.items()
-        for emoji, split in divided(groups).items()
+        for splits in (divided(groups),)
+        for group in groups.split()
+        for emoji in group
         for vendor in vendors
         if (path := root / vendor / f"U+{ord(emoji):04X}.png").exists()
     ]

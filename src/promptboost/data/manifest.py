@@ -38,7 +38,7 @@ def manifest_rows(
     lines: Iterable[str],
     name: str,
     needed: Sequence[str] = ("path", "label"),
-    optional: Sequence[str] = ("split",),
+    optional: Sequence[str] = ("split", "group"),
     columns: Mapping[str, str] | None = None,
 ) -> Iterator[_Row]:
     """Iterate over the rows of a table, each with its file and line for messages.
@@ -120,7 +120,8 @@ def images_of_rows(rows: Iterable[tuple[str, Mapping[str, Any]]], root: Path) ->
                 f"{where}: the label is missing ({label!r}); remove the row or label it"
             )
         split = split_of(row.get("split"), where)
-        image = LabeledImage(name, cell_text(row, "label", where), path, split)
+        group = "" if is_missing(row.get("group")) else cell_text(row, "group", where)
+        image = LabeledImage(name, cell_text(row, "label", where), path, split, group=group)
         if name not in images:
             images[name] = where, image
             continue

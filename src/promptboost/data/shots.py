@@ -45,8 +45,8 @@ def few_shot(dataset: Dataset, shots: int | None, seed: int = 0) -> tuple[Datase
     """Divide a dataset into training and held-out images.
 
     With splits, shots are drawn from ``train`` and all of ``test`` (else ``val``, else what is left
-    of ``train``) is held out. Without splits, whatever was not drawn is held out. The draw is that
-    of :func:`draw_shots`; ``None`` as `shots` takes all there are.
+    of ``train``) is held out. Without splits, whatever was not drawn is held out, except images of
+    drawn groups. The draw is that of :func:`draw_shots`; ``None`` as `shots` takes all there are.
 
     Examples
     --------
@@ -65,7 +65,10 @@ def few_shot(dataset: Dataset, shots: int | None, seed: int = 0) -> tuple[Datase
     for split in ("test", "val"):
         if split in splits:
             return pool.subset(drawn), dataset.of_split(split)
-    return pool.subset(drawn), pool.subset(rest(len(pool), drawn))
+    others = rest(len(pool), drawn)
+    if pool.groups is not None:
+        others = others[~np.isin(pool.groups[others], pool.groups[drawn])]
+    return pool.subset(drawn), pool.subset(others)
 
 
 def uneven_classes(dataset: Dataset, most: int, seed: int = 0) -> Dataset:

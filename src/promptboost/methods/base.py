@@ -143,6 +143,7 @@ class FewShotSet:
     labels: NDArray[np.int64]
     class_names: tuple[str, ...]
     template: str | None = None
+    groups: NDArray[np.int64] | None = None  # held out together in cross-validation
 
     def __post_init__(self) -> None:
         if len(self.labels) != len(self.images):

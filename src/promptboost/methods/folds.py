@@ -20,6 +20,7 @@ def choose_by_folds(
     candidates: Sequence[_Setting],
     default: _Setting,
     held_out: Callable[[NDArray[np.bool_], NDArray[np.bool_]], Iterable[NDArray[Any]]],
+    groups: NDArray[np.int64] | None = None,
 ) -> _Setting:
     """Choose a setting by its accuracy in cross-validation; `default` if no image can be held out.
 
@@ -28,7 +29,7 @@ def choose_by_folds(
     """
     if len(candidates) == 1:
         return candidates[0]
-    fold = held_out_folds(labels)
+    fold = held_out_folds(labels, groups)
     if fold.max() < 0:
         return default
     costs = np.zeros((len(candidates), 1 + len(LOSS_SCALES)))

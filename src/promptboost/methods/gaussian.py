@@ -82,7 +82,7 @@ class GDA(TextAdapter):
             for alpha in alphas:
                 yield seen @ text.T + alpha / 100 * (seen @ rows.T + intercepts)
 
-        alpha = choose_by_folds(labels, alphas, FIXED_GDA_ALPHA, held_out)
+        alpha = choose_by_folds(labels, alphas, FIXED_GDA_ALPHA, held_out, shots.groups)
         rows, intercepts = gaussian_classifier(*_flat(views, labels))
         scale, weight = encoder.logit_scale, alpha / 100 * encoder.logit_scale
         return LinearClassifier(
@@ -170,7 +170,9 @@ class TIMO(Method):
             for alpha, gamma in product(alphas, gammas):
                 yield alpha * by_text[gamma] + by_images
 
-        alpha, gamma = choose_by_folds(labels, [*product(alphas, gammas)], default, held_out)
+        alpha, gamma = choose_by_folds(
+            labels, [*product(alphas, gammas)], default, held_out, shots.groups
+        )
         cosines, rows, intercepts = guided_gaussian(views, labels, sentences)
         return LinearClassifier(
             self.origin(shots, encoder),

@@ -51,7 +51,7 @@ class Logistic(Method):
         """Fit the classifier; the pool is not used."""
         self.check(shots, pool, encoder)
         views = shots.images.views(encoder)
-        weights, intercepts, C = fit_probe(views, shots.labels, seed=self.seed)
+        weights, intercepts, C = fit_probe(views, shots.labels, groups=shots.groups, seed=self.seed)
         arrays = weights.astype(np.float32), intercepts.astype(np.float32)
         return LinearClassifier(self.origin(shots, encoder), *arrays, details={"C": C})
 
@@ -73,7 +73,9 @@ class CrossModal(TextAdapter):
         """Fit the classifier on images and text."""
         text = self.text_rows(shots, pool, encoder)
         views = shots.images.views(encoder)
-        weights, intercepts, C = fit_probe(views, shots.labels, text=text, seed=self.seed)
+        weights, intercepts, C = fit_probe(
+            views, shots.labels, text=text, groups=shots.groups, seed=self.seed
+        )
         arrays = weights.astype(np.float32), intercepts.astype(np.float32)
         return LinearClassifier(self.origin(shots, encoder), *arrays, details={"C": C})
 

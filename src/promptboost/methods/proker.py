@@ -100,6 +100,8 @@ class ProKeR(TextAdapter):
                 for lam in lams:
                     yield seen @ text.T + turned @ (left / (values / lam + 1)[:, None])
 
-        beta, lam = choose_by_folds(labels, [*product(betas, lams)], default, held_out)
+        beta, lam = choose_by_folds(
+            labels, [*product(betas, lams)], default, held_out, shots.groups
+        )
         factors = coefficients(keys, labels, text, beta, lam).astype(np.float32)
         return KernelClassifier(self.origin(shots, encoder), text, keys, factors, beta, lam)

@@ -97,7 +97,9 @@ class Boosting(BoostConfig, Method):
         members = members_of(encoders)
         rows = join([shots.images.views(member) for member in members])
         ids = tuple(map(str, range(len(shots.labels))))
-        examples = Examples.with_views(rows, shots.labels, ids, encoders=len(members))
+        examples = Examples.with_views(
+            rows, shots.labels, ids, encoders=len(members), groups=shots.groups
+        )
         per_round = self.views_per_round
         if per_round is not None:
             per_round = min(per_round, rows.shape[1] - 1)

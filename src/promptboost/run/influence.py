@@ -137,7 +137,7 @@ def training_influences(
     sizes = np.bincount(examples.labels, minlength=len(ensemble.class_names))
     if sizes.min() < 2 or config.composer != "gradient":
         return []
-    fold, texts = held_out_folds(examples.labels), ensemble.texts()
+    fold, texts = held_out_folds(examples.labels, examples.groups), ensemble.texts()
     vectors = dict(zip(texts, embed_texts(source, texts), strict=True))
     prompts = [tuple(ensemble.prompts(name)) for name in ensemble.class_names]
     # Every bank starts with its heaviest sentence.

@@ -379,7 +379,10 @@ class EmbeddedTask:
         rows, encoders = self.train, len(self.members)
         if first:
             rows, encoders = self.split(rows)[0], 1
-        return Examples.with_views(rows, task.learn.labels, task.learn.ids, encoders=encoders)
+        learn = task.learn
+        return Examples.with_views(
+            rows, learn.labels, learn.ids, encoders=encoders, groups=learn.groups
+        )
 
     def measured(self, task: Task) -> UnitRows:
         """Return the embeddings of the measured images by the first encoder."""
@@ -418,7 +421,14 @@ def measure(
         for number, member in enumerate(embedded.members)
     ]
     guesses = guess_baselines(
-        train, learn_labels, test, text_heads[0], pool, seed=settings.seed, progress=progress
+        train,
+        learn_labels,
+        test,
+        text_heads[0],
+        pool,
+        groups=task.learn.groups,
+        seed=settings.seed,
+        progress=progress,
     )
     guesses += _own_guesses(embedded, fitted)
     ours = guesses[-1]

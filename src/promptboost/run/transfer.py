@@ -123,7 +123,7 @@ def _with_residual(
     if pool is not None:
         unseen = pool_heads(pool, embedder)["template-mean"]
     rows = embedder.images(learn, views=settings.crops(len(learn)), view_scale=settings.view_scale)
-    examples = Examples.with_views(rows, learn.labels, learn.ids)
+    examples = Examples.with_views(rows, learn.labels, learn.ids, groups=learn.groups)
     fitted = Trainer(settings).refit(ensemble, examples, [embedder], unseen=[unseen.weights])
     return fitted.head
 

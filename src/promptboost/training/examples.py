@@ -78,6 +78,8 @@ class Examples:
         Random crops of each image.
     encoders : int
         Number of encoders in the rows.
+    groups : array of shape (n,), optional
+        Group numbers; images of one class and group are held out together in cross-validation.
     """
 
     rows: Rows
@@ -86,6 +88,7 @@ class Examples:
     weights: Rows | None = None
     views: Rows | None = None
     encoders: int = 1
+    groups: NDArray[np.int64] | None = None
 
     @classmethod
     def with_views(
@@ -95,10 +98,11 @@ class Examples:
         ids: tuple[str, ...],
         weights: Rows | None = None,
         encoders: int = 1,
+        groups: NDArray[np.int64] | None = None,
     ) -> "Examples":
         """Make examples of images and their views together, (n, 1 + V, D), the images first."""
         views = rows[:, 1:] if rows.shape[1] > 1 else None
-        return cls(rows[:, 0], labels, ids, weights, views, encoders)
+        return cls(rows[:, 0], labels, ids, weights, views, encoders, groups)
 
     def weighted(self, class_names: Sequence[str]) -> "Examples":
         """Remove examples of weight zero."""
@@ -130,6 +134,7 @@ class Examples:
             ids=tuple(self.ids[i] for i in index),
             weights=weights,
             views=None if self.views is None else self.views[index],
+            groups=None if self.groups is None else self.groups[index],
         )
 
     def merged(self) -> tuple["Examples", Shares]:
@@ -170,7 +175,8 @@ class Examples:
 
     def shots(self) -> Shots:
         """Round the rows to the grid of the composer."""
-        return Shots.from_rows(self.rows, self.labels, self.views, self.encoders)
+        shots = Shots.from_rows(self.rows, self.labels, self.views, self.encoders)
+        return replace(shots, groups=self.groups)
 
 
 def checked_views(views: ArrayLike | None, rows: Rows) -> Rows | None:

@@ -270,6 +270,7 @@ class _HeadBuilder:
                 text[classes],
                 unseen[:, classes],
                 folds=folds,
+                groups=self.examples.groups,
                 weights=self.examples.weights,
                 progress=self.trainer.progress,
             )

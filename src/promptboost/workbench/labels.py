@@ -145,8 +145,8 @@ class TrainingLabels:
         """Write the manifest, and fit with all its training images."""
         target = self.saved or version_folder(self.run, free_name(self.run))
         table = io.StringIO()
-        rows = [(path, image.label, image.split) for path, image in labels.items()]
-        csv.writer(table).writerows([("path", "label", "split"), *rows])
+        rows = [(path, each.label, each.split, each.group) for path, each in labels.items()]
+        csv.writer(table).writerows([("path", "label", "split", "group"), *rows])
         manifest = target.with_name(f"{target.name}-labels.csv")
         write_text(manifest, table.getvalue())
         try:
