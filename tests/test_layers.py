@@ -44,7 +44,6 @@ import promptboost
 from promptboost import PromptBoostClassifier, load
 from promptboost.cli import main
 from promptboost.config import FitConfig
-from promptboost.report import write_card, write_report
 from promptboost.run.fit import fit_run
 
 task, package = Path(sys.argv[1]), sys.argv[2]
@@ -57,8 +56,7 @@ for composer in ("greedy", "gradient"):
     expected = classifier.predict_proba(paths)
     assert np.allclose(load(task / composer).predict_proba(paths), expected, atol=1e-6)
 settings = FitConfig(encoder="fake:32-0", rounds=2, shots=4, prompts=str(task / "sentences.json"))
-finish = (write_report, write_card)
-fit_run(str(task / "images"), task / "run", settings, finish=finish)
+fit_run(str(task / "images"), task / "run", settings)
 main(["predict", str(task / "run"), paths[0], "-q"])
 """
 

@@ -10,7 +10,6 @@ from promptboost.data.source import load_data, save_images
 from promptboost.distributed.pool_folder import PoolExecutor
 from promptboost.errors import RunError
 from promptboost.progress import Progress, ProgressBars, is_interactive
-from promptboost.report import write_card, write_report
 from promptboost.run.fit import fit_run
 from promptboost.run.run_folder import RunFolder
 
@@ -97,7 +96,6 @@ def fit(
         os.fspath(data),
         folder.path,
         merged,
-        finish=(write_report, write_card),
         trackers=trackers,
         executor=PoolExecutor(placement, say),
         **options,

@@ -13,7 +13,7 @@ from promptboost.quality.issues import (
     summary_line,
     write_issues,
 )
-from promptboost.report import write_card, write_report
+from promptboost.report import write_report
 from promptboost.report.page import read_run
 from promptboost.run.findings import Issues
 from promptboost.run.fit import fit_run
@@ -113,10 +113,10 @@ def test_the_report_shows_them(mislabeled):
     run = mislabeled / "run"
     page = Page((run / "report.html").read_text(encoding="utf-8"))
     assert "promptboost issues run" in page.text("issues")
-    inspected = inspect_issues(run)
-    write_issues(run, inspected, (write_report, write_card))
-    assert Issues.read(run / "issues.json") == inspected.issues
-    assert read_run(run).issues == inspected.issues
+    issues, task = inspect_issues(run)
+    write_issues(run, issues, task)
+    assert Issues.read(run / "issues.json") == issues
+    assert read_run(run).issues == issues
     page = Page((run / "report.html").read_text(encoding="utf-8"))
     shown = page.text("issues")
     assert all(image in shown for image in WRONG)

@@ -179,7 +179,7 @@ def test_planted_outliers_are_found(seed):
     labels[5] = 3
     moved = find_outliers(rows, [*labels, 0, 1])
     assert 5 not in moved.order[: moved.count]
-    assert moved.nearest[5] == 0
+    assert moved.suggested[5] == 0
 
 
 def test_a_lone_image_of_its_class_and_images_all_alike_are_no_outliers():

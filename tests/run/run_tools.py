@@ -16,7 +16,6 @@ from PIL import Image
 
 from promptboost.config import FitConfig
 from promptboost.model import PromptEnsemble
-from promptboost.report import write_card, write_report
 from promptboost.run.run_folder import RunFolder
 from promptboost.training import Trainer
 
@@ -90,8 +89,7 @@ def request(root: Path, run: str = "run", **options) -> dict[str, Any]:
         }
     )
     source = flags.pop("source", str(root / "images"))
-    finish = (write_report, write_card)
-    return {"source": source, "run": root / run, "settings": settings, "finish": finish, **flags}
+    return {"source": source, "run": root / run, "settings": settings, **flags}
 
 
 def unfinish(run: RunFolder) -> None:

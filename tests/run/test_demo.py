@@ -7,7 +7,6 @@ from promptboost.data import Dataset
 from promptboost.data.emoji import load_emoji
 from promptboost.errors import RunError
 from promptboost.model.edits import Change
-from promptboost.report import write_card, write_report
 from promptboost.run.demo import run_demo
 from promptboost.run.run_folder import RunFolder
 
@@ -31,7 +30,6 @@ def demonstrate(folder, emoji, **options):
         data=emoji,
         encoders=("fake:32-0", "fake:16-1"),
         change=Change(kind="add", class_name="bird", sentence="a bird on a branch", share=0.4),
-        finish=(write_report, write_card),
         **options,
     )
 

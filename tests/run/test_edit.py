@@ -16,7 +16,6 @@ from promptboost.errors import InputError, RunError
 from promptboost.model import PromptEnsemble
 from promptboost.model.edits import Change
 from promptboost.quality.issues import find_issues
-from promptboost.report import write_card, write_report
 from promptboost.run.edit import edit_run
 from promptboost.run.evaluate import evaluate_run
 from promptboost.run.explain import explain_held_out
@@ -35,10 +34,6 @@ def files(run):
     return {path.name: path.read_bytes() for path in run.iterdir()}
 
 
-def quiet(**options):
-    return {"finish": (write_report, write_card), **options}
-
-
 def test_an_edit_is_measured_as_the_new_run_answers(fitted):
     run, new = fitted / "run", fitted / "edited"
     before = files(run)
@@ -46,7 +41,7 @@ def test_an_edit_is_measured_as_the_new_run_answers(fitted):
         Change(kind="add", class_name="sea", sentence="something red", share=0.6),
         Change(kind="rename-class", class_name="leaf", to="grass"),
     ]
-    edited = edit_run(run, changes, new, author="ann", reason="to see", **quiet())
+    edited = edit_run(run, changes, new, author="ann", reason="to see")
     effect = edited.effect
     bench = open_held_out(run)
     assert 0 < effect.images < 16
@@ -69,9 +64,7 @@ def test_an_edit_is_measured_as_the_new_run_answers(fitted):
 
 def test_an_edited_run_is_edited_again_and_classes_are_followed(fitted):
     run = fitted / "run"
-    edit_run(
-        run, [Change(kind="rename-class", class_name="leaf", to="sea 2")], fitted / "a", **quiet()
-    )
+    edit_run(run, [Change(kind="rename-class", class_name="leaf", to="sea 2")], fitted / "a")
     again = edit_run(
         fitted / "a",
         [
@@ -80,7 +73,6 @@ def test_an_edited_run_is_edited_again_and_classes_are_followed(fitted):
             Change(kind="add-class", class_name="leaf", sentences=("something green",)),
         ],
         fitted / "b",
-        **quiet(),
     )
     lineage = Lineage.read(fitted / "b")
     assert [len(edit.changes) for edit in lineage.edits] == [1, 3]
@@ -96,7 +88,6 @@ def test_what_only_changes_a_name_changes_no_answer(fitted):
         fitted / "run",
         [Change(kind="rename-class", class_name="leaf", to="grass")],
         fitted / "a",
-        **quiet(),
     ).effect
     assert effect.flips == ()
     assert effect.before == effect.after
@@ -119,7 +110,6 @@ def test_without_its_images_an_edit_is_made_and_not_measured(fitted):
         fitted / "run",
         [Change(kind="add", class_name="sea", sentence="waves")],
         fitted / "a",
-        **quiet(),
     )
     assert edited.effect is None
     assert any(note.startswith("not measured: ") for note in edited.notes)
@@ -137,7 +127,7 @@ def test_without_its_images_an_edit_is_made_and_not_measured(fitted):
 def test_an_edit_that_cannot_be_made_leaves_nothing(fitted, change):
     before = files(fitted / "run")
     with pytest.raises(InputError):
-        edit_run(fitted / "run", [change], fitted / "a", **quiet())
+        edit_run(fitted / "run", [change], fitted / "a")
     assert not (fitted / "a").exists()
     assert files(fitted / "run") == before
 
@@ -145,20 +135,18 @@ def test_an_edit_that_cannot_be_made_leaves_nothing(fitted, change):
 def test_a_run_is_not_edited_in_place_nor_over_another(fitted):
     change = [Change(kind="add", class_name="sea", sentence="waves")]
     with pytest.raises(RunError, match="another name"):
-        edit_run(fitted / "run", change, fitted / "run", **quiet())
-    edit_run(fitted / "run", change, fitted / "a", **quiet())
+        edit_run(fitted / "run", change, fitted / "run")
+    edit_run(fitted / "run", change, fitted / "a")
     with pytest.raises(RunError, match="--overwrite"):
-        edit_run(fitted / "run", change, fitted / "a", **quiet())
-    edit_run(fitted / "run", change, fitted / "a", overwrite=True, **quiet())
+        edit_run(fitted / "run", change, fitted / "a")
+    edit_run(fitted / "run", change, fitted / "a", overwrite=True)
 
 
 def test_the_residual_goes_with_its_class(fitted):
     run = fitted / "run"
     before = promptboost.load(run).head
     assert before.residual is not None
-    edit_run(
-        run, [Change(kind="rename-class", class_name="leaf", to="zebra")], fitted / "a", **quiet()
-    )
+    edit_run(run, [Change(kind="rename-class", class_name="leaf", to="zebra")], fitted / "a")
     after = promptboost.load(fitted / "a").head
     assert after.class_names == ("ember", "zebra", "night", "sea")
     assert after.residual == pytest.approx(before.residual)
@@ -196,7 +184,7 @@ def test_a_class_added_by_words_is_measured_as_the_new_run_answers(fitted):
         Change(kind="rename-class", class_name="leaf", to="grass"),
         Change(kind="add-class", class_name="sun", sentences=("something yellow", "warm light")),
     ]
-    effect = edit_run(run, changes, new, **quiet()).effect
+    effect = edit_run(run, changes, new).effect
     bench = open_held_out(run)
     images = [str(fitted / "images" / name) for name in bench.images]
     answers = promptboost.load(new).predict(images)
@@ -215,10 +203,10 @@ def test_an_edited_run_is_refitted_and_keeps_its_lineage(fitted):
     from promptboost.run.refit import refit_run
 
     changes = [Change(kind="rename-class", class_name="leaf", to="grass")]
-    edit_run(fitted / "run", changes, fitted / "a", **quiet())
+    edit_run(fitted / "run", changes, fitted / "a")
     lineage = Lineage.read(fitted / "a")
     said = []
-    refit_run(fitted / "a", finish=(write_report, write_card), say=said.append)
+    refit_run(fitted / "a", say=said.append)
     after = Lineage.read(fitted / "a")
     assert (after.edits, after.parent) == (lineage.edits, lineage.parent)
     # All held-out images are measured on, and that is counted.
@@ -237,7 +225,7 @@ def test_issues_and_transfer_know_classes_by_their_new_names(fitted):
         Change(kind="drop-class", class_name="night"),
         Change(kind="add-class", class_name="owl", sentences=("an owl",)),
     ]
-    edit_run(fitted / "run", changes, fitted / "edited", **quiet())
+    edit_run(fitted / "run", changes, fitted / "edited")
     issues = find_issues(fitted / "edited", limit=50)
     assert (issues.learned_images, issues.held_out_images) == (12, 12)
     assert {item.label for item in issues.findings} == {"ember", "grass=green", "sea"}
@@ -254,7 +242,7 @@ def test_edits_name_the_heads_that_are_left_behind(fitted):
             Change(kind="add-class", class_name="owl", sentences=("an owl",)),
         )
     ):
-        edited = edit_run(fitted / "run", [change], fitted / f"edited-{number}", **quiet())
+        edited = edit_run(fitted / "run", [change], fitted / f"edited-{number}")
         residual, outdated = edited.notes
         assert "the residual was fitted with the sentences before the edit" in residual
         assert f"transfer {fitted}/edited-{number} --encoder fake:32-1" in outdated
@@ -271,7 +259,7 @@ def test_a_look_that_the_parent_cannot_count_is_counted_by_the_child(fitted, mon
 
     monkeypatch.setattr("promptboost.run.edit.add_looks", read_only)
     change = Change(kind="add", class_name="sea", sentence="something wet", share=0.2)
-    edited = edit_run(fitted / "run", [change], fitted / "edited", **quiet())
+    edited = edit_run(fitted / "run", [change], fitted / "edited")
     assert Lineage.read(fitted / "run").looks == 0
     assert Lineage.read(fitted / "edited").looks == edited.lineage.looks == 1
     assert [line.split("'")[0] for line in edited.history] == ["added ", "gave "]

@@ -46,7 +46,6 @@ def fit(task, said=None):
         str(task / "images"),
         task / "run",
         settings(task),
-        finish=(write_report, write_card),
         say=(said if said is not None else []).append,
     )
 

@@ -64,7 +64,7 @@ def test_there_is_a_head_and_a_figure_for_each(both):
         classifier.predict([both / "images" / row.split(",")[0]])[0] == row.split(",")[1]
         for row in rows
     ]
-    assert other.of("promptboost") == np.mean(right)
+    assert other.accuracy["promptboost"] == np.mean(right)
     averaged = load(both / "run", [A, B], cache=False)
     right = [
         averaged.predict([both / "images" / row.split(",")[0]])[0] == row.split(",")[1]
@@ -341,5 +341,5 @@ def test_an_averaged_classifier(both, tmp_path):
 def test_a_fit_on_all_images_holds_none_out(task):
     results = fit_run(**request(task, encoder=[A, B], shots=None))
     assert results.task.held_out_images == 0
-    assert results.transfers[0].of("promptboost") is None
+    assert results.transfers[0].accuracy["promptboost"] is None
     assert results.method(AVERAGED).accuracy is None

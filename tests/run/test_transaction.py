@@ -13,7 +13,7 @@ from promptboost.cli import main
 from promptboost.errors import RunError
 from promptboost.io import NEXT, writing
 from promptboost.model import PromptEnsemble
-from promptboost.report import write_card, write_report
+from promptboost.report import write_report
 from promptboost.run.fit import fit_run
 from promptboost.run.predict import open_classifier
 from promptboost.run.run_folder import RunFolder
@@ -179,7 +179,7 @@ def test_a_link_in_a_run_is_replaced_and_its_target_left_alone(fitted, name):
         precious.write_bytes(b"mine")
     file.symlink_to(precious)
     before = precious.read_bytes()
-    transfer_run(run, "fake:16-1", finish=(write_report, write_card))
+    transfer_run(run, "fake:16-1")
     assert precious.read_bytes() == before
     assert file.is_file()
     assert not file.is_symlink()

@@ -4,7 +4,6 @@ import queue
 import threading
 from contextlib import contextmanager
 
-from promptboost.report import write_card, write_report
 from promptboost.run.fit import fit_run
 from promptboost.run.holdout import open_held_out
 from promptboost.serve.limits import Limits
@@ -63,7 +62,6 @@ def on_workbench(run, *, model=None, limits=None, **options):
             run,
             held_out,
             model=model,
-            finish=(write_report, write_card),
             options={"cache": False},
             **options,
         )

@@ -31,10 +31,9 @@ def demo(out: Output, folder: Path) -> None:
     Writes the images into a folder, fits with four images per class, transfers the sentences to another
     encoder, and adds a sentence. Takes less than a minute after installation.
     """
-    from promptboost.report import write_card, write_report
     from promptboost.run.demo import run_demo
 
-    done = run_demo(folder, progress=out.progress, say=out.note, finish=(write_report, write_card))
+    done = run_demo(folder, progress=out.progress, say=out.note)
     out.result(done.record(), lambda: summary(done))
 
 

@@ -56,7 +56,6 @@ def edit(out: Output, run: Path, output: Path, opening: dict[str, Any], **option
     """
     from promptboost.errors import SettingError
     from promptboost.model import PromptEnsemble
-    from promptboost.report import write_card, write_report
     from promptboost.run.edit import edit_run
     from promptboost.run.run_folder import RunFolder
 
@@ -68,8 +67,7 @@ def edit(out: Output, run: Path, output: Path, opening: dict[str, Any], **option
         raise SettingError(
             "no edit given: add --remove, --add, --weight or another option; see --help"
         )
-    finish = (write_report, write_card)
-    edited = edit_run(run, changes, output, finish=finish, **options, **opening)
+    edited = edit_run(run, changes, output, **options, **opening)
     for note in edited.notes:
         out.note(note)
     record = {
@@ -167,7 +165,6 @@ def workbench(
     needed = ("fastapi", "uvicorn", "prometheus_client")
     require_modules(needed, "serve", "Workbenches")
     from promptboost.llm.client import ModelSettings
-    from promptboost.report import write_card, write_report
     from promptboost.run.holdout import open_held_out
     from promptboost.workbench.application import serve_workbench
     from promptboost.workbench.state import Workbench, draft_folder, only_editor
@@ -182,7 +179,6 @@ def workbench(
             run,
             held_out,
             model=settings,
-            finish=(write_report, write_card),
             options=options,
             unlabeled=unlabeled,
             source=data,

@@ -111,11 +111,9 @@ def transfer(
     none. The result is measured on the held-out images of the run. Give DATA if they were moved, or to
     measure on others; copies of training images are left out.
     """
-    from promptboost.report import write_card, write_report
     from promptboost.run.transfer import transfer_run
 
-    finish = (write_report, write_card)
-    moved = transfer_run(run, encoder, data, text_only=text_only, finish=finish, **opening)
+    moved = transfer_run(run, encoder, data, text_only=text_only, **opening)
     out.result(moved, lambda: transfer_summary(run, moved))
 
 
@@ -136,14 +134,12 @@ def refit(
     """
     from promptboost.cli.fit import summary
     from promptboost.distributed.pool_folder import PoolExecutor
-    from promptboost.report import write_card, write_report
     from promptboost.run.refit import refit_run
 
     results = refit_run(
         run,
         output,
         data,
-        finish=(write_report, write_card),
         executor=PoolExecutor(),
         say=out.note,
         **opening,

@@ -1,6 +1,5 @@
 """``promptboost fit``."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,7 +105,6 @@ def fit(
     from promptboost.distributed.pool_folder import PoolExecutor
     from promptboost.encoders import load_encoder
     from promptboost.errors import RunError, SettingError
-    from promptboost.report.page import write_card, write_report
     from promptboost.run.fit import check_inputs, fit_run
     from promptboost.run.run_folder import RunFolder
     from promptboost.trackers import make_trackers
@@ -149,7 +147,6 @@ def fit(
             resume=resume,
             trackers=make_trackers(track) if track else (),
             executor=PoolExecutor(placement, out.note),
-            finish=(write_report, write_card),
             say=out.note,
             **opening,
         )
@@ -163,7 +160,7 @@ def fit(
             message = f"{reason}; fix this, then type: {unfinished.resume_hint}"
             raise RunError(message) from error
         raise
-    results = _transferred(folder, results, transfers, (write_report, write_card), opening)
+    results = _transferred(folder, results, transfers, opening)
     out.result({"run": run, **results.record()}, lambda: summary(run, results))
 
 
@@ -171,14 +168,13 @@ def _transferred(
     folder: "RunFolder",
     results: "Results",
     encoders: tuple[str, ...],
-    finish: tuple[Callable[[Path], object], ...],
     opening: dict[str, Any],
 ) -> "Results":
     """Transfer a run; return its results with those of the transfers."""
     from promptboost.run.transfer import transfer_run
 
     for name in encoders:
-        transfer_run(folder.path, name, finish=finish, **opening)
+        transfer_run(folder.path, name, **opening)
     return folder.results if encoders else results
 
 
@@ -227,12 +223,12 @@ def summary(run: Path, results: "Results") -> str:
 def _other_encoders(results: "Results") -> list[str]:
     from promptboost.baselines import OURS
 
-    lines: list[str] = []
+    lines, methods = list[str](), ("zero-shot", "pool-mean", OURS)
     for learned, heading in ((True, "also fitted on"), (False, "transferred to")):
         rows = [
-            [transfer.encoder, *(percent(transfer.of(m)) for m in ("zero-shot", "pool-mean", OURS))]
-            for transfer in results.transfers
-            if transfer.learned_on == learned
+            [moved.encoder, *(percent(moved.accuracy.get(method)) for method in methods)]
+            for moved in results.transfers
+            if moved.learned_on == learned
         ]
         if rows:
             headers = [heading, "zero-shot", "mean of prompts", "boosted"]

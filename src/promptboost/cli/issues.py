@@ -60,15 +60,13 @@ def issues(
     from promptboost.errors import RunError
     from promptboost.progress import no_progress
     from promptboost.quality.issues import inspect_issues, write_issues
-    from promptboost.report import write_card, write_report
 
-    inspected = inspect_issues(
-        run, data, limit=limit, **opening | ({} if layout == "table" else {"progress": no_progress})
-    )
-    all_issues = inspected.issues
+    if layout != "table":
+        opening["progress"] = no_progress
+    all_issues, task = inspect_issues(run, data, limit=limit, **opening)
     shown = all_issues.first(limit)
     try:
-        write_issues(run, inspected, (write_report, write_card))
+        write_issues(run, all_issues, task)
     except (OSError, RunError) as error:  # such as a read-only disk
         out.note(f"the run could not be updated: {error}")
     if out.json:

@@ -14,6 +14,7 @@ from promptboost.baselines import confusions
 from promptboost.config import FitConfig
 from promptboost.data.shots import Task, load_task
 from promptboost.data.source import DataSource
+from promptboost.encoders.embedder import open_embedder
 from promptboost.errors import PoolError, RunError
 from promptboost.llm.client import ModelSettings
 from promptboost.llm.generation import Budget, Generated, Plan, generate_pool, plan
@@ -22,9 +23,9 @@ from promptboost.llm.questions import Pair, Question, confused_pairs, pair_quest
 from promptboost.llm.replies import ReplyCache
 from promptboost.pool.io import is_saved_pool
 from promptboost.progress import Progress, no_progress
-from promptboost.run.fit import check_apart, check_inputs, open_encoders, pool_for, thumbnail
+from promptboost.run.fit import check_apart, check_inputs, pool_for, thumbnail
 from promptboost.run.results import EmbeddedTask
-from promptboost.run.run_folder import RunFolder, check_place, lasting_settings
+from promptboost.run.run_folder import RunFolder, check_place, lasting_settings, usable_store
 from promptboost.training import Trainer
 
 #: Sentences per class, pairs of classes, and sentences per class of a pair.
@@ -110,7 +111,10 @@ class Describer:
             sentences = generated.sentences
             grown = grow_prompts(prompts, data, names, sentences, file)
             settings = settings.merged({"prompts": str(file)})
-            encoder = open_encoders(settings, say, cache=cache, progress=progress, device=device)
+            cache = usable_store(cache, say)
+            encoder = open_embedder(
+                settings.encoders, cache=cache, progress=progress, device=device
+            )
             pool = pool_for(settings, data, names)
             embedded = EmbeddedTask.embed(task, pool, settings, encoder, progress=progress)
             pairs, typical = _confused(task, embedded, settings, progress, say)

@@ -5,8 +5,7 @@ the other images; see :mod:`promptboost.quality.suspects`.
 """
 
 import shlex
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -21,27 +20,19 @@ from promptboost.errors import DataError, RunError, command_name, count, percent
 from promptboost.io import write_json
 from promptboost.progress import Progress, no_progress
 from promptboost.quality.suspects import (
-    LabelErrors,
-    Outliers,
+    Suspects,
     find_outliers,
     held_out_probabilities,
     label_errors,
 )
+from promptboost.report.page import write_pages
 from promptboost.run.evaluate import as_called_now, with_classes
 from promptboost.run.findings import KINDS, SHOWN, Finding, Issues, Kind
 from promptboost.run.fit import images_shown, write_thumbnails
-from promptboost.run.overlap import LEAST_COSINE, Copy, CopyCount, inspect
+from promptboost.run.overlap import LEAST_COSINE, CopyCount, inspect
 from promptboost.run.predict import LoadOptions, open_classifier
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.transfer import run_pool
-
-
-@dataclass(frozen=True)
-class Inspected:
-    """Issues, and the images of the run."""
-
-    issues: Issues
-    task: Task
 
 
 def find_issues(
@@ -52,7 +43,7 @@ def find_issues(
     `source` is the new path of the run's images, if they were moved. At least `limit` wrong labels and
     outliers are listed. Raise a RunError if images are missing, or the training images changed.
     """
-    return inspect_issues(run, source, limit=limit, **options).issues
+    return inspect_issues(run, source, limit=limit, **options)[0]
 
 
 def inspect_issues(
@@ -62,8 +53,8 @@ def inspect_issues(
     limit: int | None = None,
     progress: Progress = no_progress,
     **options: Unpack[LoadOptions],
-) -> Inspected:
-    """Find issues as :func:`find_issues` does, and return the images too."""
+) -> tuple[Issues, Task]:
+    """Find issues as :func:`find_issues` does, and return the images of the run, too."""
     folder = RunFolder(Path(run))
     folder.check_finished()
     classifier = folder.steady(lambda: open_classifier(folder.path, progress=progress, **options))
@@ -72,23 +63,24 @@ def inspect_issues(
         with_classes(as_called_now(split, folder), classifier.class_names)
         for split in (task.learn, task.held_out)
     )
-    embedder, names = classifier.embedder, classifier.class_names
+    embedder = classifier.embedder
     splits = [split for split in (learn, held_out) if len(split)]
     rows = np.concatenate([embedder.originals(split) for split in splits])
     labels = np.concatenate([split.labels for split in splits])
     pool = run_pool(folder, classifier.ensemble)
-    words = (
-        zero_shot_head(names, embedder) if pool is None else pool_heads(pool, embedder)["pool-mean"]
-    )
+    if pool is None:
+        words = zero_shot_head(classifier.class_names, embedder)
+    else:
+        words = pool_heads(pool, embedder)["pool-mean"]
     chances = held_out_probabilities(rows, labels, words.weights, progress)
     errors, outliers = label_errors(chances, labels), find_outliers(rows, labels)
     overlap = inspect(learn, held_out, most=None, progress=progress).overlap
     images = _Images(learn, held_out, chances)
     findings = (
-        *images.wrong_labels(errors, limit or 0),
+        *images.suspects("label", errors, limit or 0),
         *images.copies("two-labels", overlap.contradictions),
         *images.copies("leak", overlap.leaks),
-        *images.outliers(outliers, limit or 0),
+        *images.suspects("outlier", outliers, limit or 0),
         *images.copies("repeat", overlap.repeats),
     )
     sizes = np.bincount(labels)
@@ -103,14 +95,12 @@ def inspect_issues(
         },
         findings=findings,
     )
-    return Inspected(issues, task)
+    return issues, task
 
 
-def write_issues(
-    run: str | Path, inspected: Inspected, finish: tuple[Callable[[Path], object], ...] = ()
-) -> None:
-    """Write ``issues.json`` into the run, thumbnails of the first findings, and what `finish` writes."""
-    folder, issues, task = RunFolder(Path(run)), inspected.issues, inspected.task
+def write_issues(run: str | Path, issues: Issues, task: Task) -> None:
+    """Write ``issues.json`` into the run, thumbnails of the first findings, report and card."""
+    folder = RunFolder(Path(run))
     issues = msgspec.structs.replace(issues, findings=issues.first(None))
     shown = [finding.image for finding in issues.findings[:SHOWN]]
     with folder.writing("issues"):
@@ -118,8 +108,7 @@ def write_issues(
         write_thumbnails(
             folder, [*images_shown(folder.results), *shown], (task.held_out, task.learn)
         )
-        for write in finish:
-            write(folder.path)
+        write_pages(folder.path)
 
 
 def _images(folder: RunFolder, source: str | None, progress: Progress) -> Task:
@@ -155,73 +144,46 @@ class _Images:
         self._learned = len(learn)
         self._place = {name: i for i, name in enumerate(self._ids)}
 
-    def wrong_labels(self, found: LabelErrors, least: int) -> Iterator[Finding]:
-        """Yield images whose label is probably wrong, at least `least`."""
+    def suspects(self, kind: Kind, found: Suspects, least: int) -> Iterator[Finding]:
+        """Yield wrong labels or outliers, at least `least`."""
         for i in found.order[: max(found.count, least)].tolist():
-            better, label = int(found.suggested[i]), int(self._labels[i])
-            chance = float(self._chances[i, better])
-            yield self._finding(
-                "label",
-                i,
-                suggested=self._names[better],
-                probability=chance,
-                score=float(found.scores[i]),
-                why=f"looks like {self._names[better]} ({percent(chance, 0)}) rather than "
-                f"{self._names[label]} ({percent(self._chances[i, label], 0)})",
-            )
-
-    def outliers(self, found: Outliers, least: int) -> Iterator[Finding]:
-        """Yield images that are far from every class, at least `least`."""
-        for i in found.order[: max(found.count, least)].tolist():
-            nearest = int(found.nearest[i])
-            yield self._finding(
-                "outlier",
-                i,
-                suggested=self._names[nearest],
-                probability=float(self._chances[i, nearest]),
-                score=float(found.scores[i]),
-                why=f"far from all classes, {found.scores[i]:.1f} deviations; the nearest is "
-                f"{self._names[nearest]}",
-            )
+            better, label, score = found.suggested[i], self._labels[i], float(found.scores[i])
+            chance, name = float(self._chances[i, better]), self._names[better]
+            why = f"far from all classes, {score:.1f} deviations; the nearest is {name}"
+            if kind == "label":
+                why = (
+                    f"looks like {name} ({percent(chance, 0)}) rather than "
+                    f"{self._names[label]} ({percent(self._chances[i, label], 0)})"
+                )
+            yield self._finding(kind, i, score, why, suggested=name, probability=chance)
 
     def copies(self, kind: Kind, copies: CopyCount) -> Iterator[Finding]:
         """Yield images that are copies of others, the same files first."""
         for copy in sorted(copies.first, key=lambda copy: not copy.exact):
-            i = self._place[copy.image]
-            better = self._better(copy) if kind == "two-labels" else None
-            yield self._finding(
-                kind,
-                i,
-                suggested=None if better is None else self._names[better],
-                probability=None if better is None else float(self._chances[i, better]),
-                score=1.0 if copy.exact else LEAST_COSINE,
-                other=copy.of,
-                why=_why(kind, copy),
-            )
+            i, fields = self._place[copy.image], dict[str, Any]()
+            what = ", of the same class" if kind == "repeat" else ", which was learned from"
+            if kind == "two-labels":
+                what = f", whose label is {copy.of_label}"
+                chances = {
+                    name: float(self._chances[i, self._names.index(name)])
+                    for name in (copy.label, copy.of_label)
+                }
+                better = max(chances, key=chances.__getitem__)
+                fields = {"suggested": better, "probability": chances[better]}
+            same = "the same file as" if copy.exact else "looks the same as"
+            score = 1.0 if copy.exact else LEAST_COSINE
+            yield self._finding(kind, i, score, f"{same} {copy.of}{what}", other=copy.of, **fields)
 
-    def _better(self, copy: Copy) -> int:
-        """Return the more probable label of two copies."""
-        i = self._place[copy.image]
-        both = [self._names.index(name) for name in (copy.label, copy.of_label)]
-        return max(both, key=lambda label: float(self._chances[i, label]))
-
-    def _finding(self, kind: Kind, i: int, **fields: Any) -> Finding:
+    def _finding(self, kind: Kind, i: int, score: float, why: str, **fields: Any) -> Finding:
         return Finding(
             kind=kind,
             image=self._ids[i],
             split="learned" if i < self._learned else "held-out",
             label=self._names[int(self._labels[i])],
+            score=score,
+            why=why,
             **fields,
         )
-
-
-def _why(kind: Kind, copy: Copy) -> str:
-    same = "the same file as" if copy.exact else "looks the same as"
-    if kind == "two-labels":
-        return f"{same} {copy.of}, whose label is {copy.of_label}"
-    if kind == "leak":
-        return f"{same} {copy.of}, which was learned from"
-    return f"{same} {copy.of}, of the same class"
 
 
 def summary_line(issues: Issues) -> str:

@@ -32,17 +32,17 @@ _TINY = np.finfo(np.float64).tiny
 
 
 @dataclass(frozen=True)
-class LabelErrors:
-    """Labels that are probably wrong; arrays are of shape (n,)."""
+class Suspects:
+    """Suspicious images; arrays are of shape (n,)."""
 
     order: Indices  # all images, the most suspicious first
-    count: int  # the number of wrong labels, by the sum of the scores
-    scores: Floats  # the probability that the label is wrong
-    suggested: Indices  # the most probable of the other classes
-    share: float  # of wrong labels, under which the labels are most probable
+    count: int  # the number of wrong labels, by the sum of the scores, or of outliers
+    scores: Floats  # the probability that the label is wrong, or robust deviations of an outlier
+    suggested: Indices  # the most probable of the other classes, or the nearest class
+    share: float | None = None  # of wrong labels, under which the labels are most probable
 
 
-def label_errors(probabilities: ArrayLike, labels: ArrayLike) -> LabelErrors:
+def label_errors(probabilities: ArrayLike, labels: ArrayLike) -> Suspects:
     """Rank images by how probable it is that their label is wrong, and estimate how many are.
 
     `probabilities`, (n, K), are those of a classifier that has not learned from the image.
@@ -59,7 +59,7 @@ def label_errors(probabilities: ArrayLike, labels: ArrayLike) -> LabelErrors:
     others = chances.copy()
     others[each, y] = -1.0
     order = np.lexsort((each, of_label, -scores))
-    return LabelErrors(order, round(scores.sum()), scores, others.argmax(axis=1), share)
+    return Suspects(order, round(scores.sum()), scores, others.argmax(axis=1), share)
 
 
 def _share_wrong(right: Floats, wrong: Floats) -> float:
@@ -104,8 +104,8 @@ def held_out_probabilities(
     X, y = np.asarray(embeddings, dtype=np.float32)[:, None], np.asarray(labels, dtype=np.int64)
     fold = stratified_folds(y, _FOLDS)
     logits = held_out_prediction(X, y, unseen_rows, fold, progress=progress)
-    chances, first = _softmax(logits), _tempered(logits, y)
-    doubted = confident_errors(chances, y)
+    first = _tempered(logits, y)
+    doubted = confident_errors(_softmax(logits), y)
     if not 0 < len(doubted) < len(y):
         return first
     trusted = np.ones(len(y))
@@ -153,17 +153,7 @@ def confident_errors(probabilities: ArrayLike, labels: ArrayLike) -> Indices:
     return np.lexsort((each, of_label / np.maximum(thresholds[y], _TINY)))[:doubted]
 
 
-@dataclass(frozen=True)
-class Outliers:
-    """Images by their distance from every class; arrays are of shape (n,)."""
-
-    order: Indices  # all images, the farthest first
-    count: int  # the number of outliers
-    scores: Floats  # robust deviations from the median image
-    nearest: Indices  # the nearest class
-
-
-def find_outliers(embeddings: ArrayLike, labels: ArrayLike) -> Outliers:
+def find_outliers(embeddings: ArrayLike, labels: ArrayLike) -> Suspects:
     """Find images that are far from every class and from their nearest images.
 
     Two distances have equal weight: to the mean of the nearest class (Mahalanobis) and to the twenty
@@ -183,7 +173,7 @@ def find_outliers(embeddings: ArrayLike, labels: ArrayLike) -> Outliers:
         both = sum(_deviations(way, ~alone) for way in ways)
         scores = np.where(alone, 0.0, _deviations(np.asarray(both), ~alone))
     order = np.lexsort((each, -scores))
-    return Outliers(order, int((scores > _FAR).sum()), scores, classes[squares.argmin(axis=1)])
+    return Suspects(order, int((scores > _FAR).sum()), scores, classes[squares.argmin(axis=1)])
 
 
 def _to_classes(X: Floats, index: Indices, sizes: Indices) -> Floats:

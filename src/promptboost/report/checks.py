@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from promptboost.baselines import OURS, TEXT
 from promptboost.errors import count, percent
@@ -44,17 +44,17 @@ class Answer:
     type_next: str | None = None
 
 
-def _found(summary: str, *, details: Sequence[str] = (), type_next: str) -> Answer:
+def _found_if(
+    problem: object, text: str, type_next: str, *, fine: str = "", details: Sequence[str] = ()
+) -> Answer:
+    """Return a finding if there is a problem, else that the check passed: `fine`, or the same text."""
+    if not problem:
+        return Answer("fine", fine or text)
     left = len(details) - _MOST_DETAILS
-    shown = [*details[:_MOST_DETAILS], *([f"… and {left} more"] if left > 0 else [])]
-    return Answer("found", summary, tuple(shown), type_next)
+    more = [f"… and {left} more"] if left > 0 else []
+    return Answer("found", text, (*details[:_MOST_DETAILS], *more), type_next)
 
 
-def _fine_if(holds: bool, text: str, type_next: str) -> Answer:
-    return _fine(text) if holds else _found(text, type_next=type_next)
-
-
-_fine = partial(Answer, "fine")
 _skipped = partial(Answer, "not applicable")
 Look = Callable[["Run"], Answer]
 
@@ -70,8 +70,7 @@ class CheckRule:
     look: Look
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """A rule and its answer for one run."""
 
     rule: CheckRule
@@ -107,12 +106,11 @@ _issue, _tip = partial(_rule, "issue"), partial(_rule, "tip")
     "it was not trained on.",
 )
 def _nothing_held_out(run: "Run") -> Answer:
-    task = run.results.task
-    if run.results.held_out:
-        return _fine(f"{count(task.held_out_images, 'image was', 'images were')} held out.")
-    return _found(
+    return _found_if(
+        not run.results.held_out,
         "All images were used for training.",
-        type_next=f"promptboost evaluate {run.shell_name} OTHER_IMAGES",
+        f"promptboost evaluate {run.shell_name} OTHER_IMAGES",
+        fine=f"{count(run.results.task.held_out_images, 'image was', 'images were')} held out.",
     )
 
 
@@ -130,7 +128,7 @@ def _no_better_than_zero_shot(run: "Run") -> Answer:
     text = (
         f"Zero-shot {percent(zero)}, boosted {percent(boosted)} ({points(zero, boosted)} points)."
     )
-    return _fine_if(boosted > zero, text, f"promptboost show {run.shell_name}")
+    return _found_if(boosted <= zero, text, f"promptboost show {run.shell_name}")
 
 
 @_tip(
@@ -145,7 +143,7 @@ def _behind_logistic(run: "Run") -> Answer:
         return _skipped("There is no logistic regression on held-out images to compare with.")
     logistic, boosted = pair
     text = f"Logistic regression {percent(logistic)}, boosted {percent(boosted)}."
-    return _fine_if(boosted >= logistic, text, f"{_FIT} --prompts MORE.json")
+    return _found_if(boosted < logistic, text, f"{_FIT} --prompts MORE.json")
 
 
 @_tip(
@@ -161,7 +159,7 @@ def _wide_interval(run: "Run") -> Answer:
         return _skipped(_NOTHING)
     low, high = span
     text = f"The accuracy lies between {percent(low)} and {percent(high)} (95 % interval)."
-    return _fine_if(high - low <= 0.1, text, f"promptboost evaluate {run.shell_name} MORE_IMAGES")
+    return _found_if(high - low > 0.1, text, f"promptboost evaluate {run.shell_name} MORE_IMAGES")
 
 
 @_tip(
@@ -182,7 +180,7 @@ def _still_improving(run: "Run") -> Answer:
     previous = sum(accuracies[-2 * fifth : -fifth]) / fifth
     last = sum(accuracies[-fifth:]) / fifth
     text = f"The last {fifth} rounds changed the mean by {points(previous, last)} points."
-    return _fine_if(last - previous <= 0.005, text, f"{_FIT} --rounds {2 * len(stages)}")
+    return _found_if(last - previous > 0.005, text, f"{_FIT} --rounds {2 * len(stages)}")
 
 
 @_tip(
@@ -194,7 +192,7 @@ def _classes_that_lost(run: "Run") -> Answer:
     if not run.results.held_out:
         return _skipped(_NOTHING)
     rows = [
-        (zero - boosted, zero, boosted, row)
+        (boosted - zero, zero, boosted, row)
         for row in run.results.per_class
         if (zero := row.accuracy.get("zero-shot")) is not None
         and (boosted := row.accuracy.get(OURS)) is not None
@@ -202,16 +200,17 @@ def _classes_that_lost(run: "Run") -> Answer:
     ]
     if not rows:
         return _skipped("No class has five held-out images.")
-    lost = sorted((row for row in rows if row[0] >= 0.1), key=lambda row: -row[0])
-    if not lost:
-        return _fine("No class with five held-out images lost ten points.")
-    return _found(
+    rows.sort(key=lambda row: row[0])
+    lost = [row for row in rows if row[0] <= -0.1]
+    return _found_if(
+        lost,
         f"{count(len(lost), 'class', 'classes')} lost ten points or more.",
+        f"promptboost show {run.shell_name} --class {shlex.quote(rows[0][-1].class_name)}",
+        fine="No class with five held-out images lost ten points.",
         details=[
             f"{row.class_name}: {percent(zero)} → {percent(boosted)} on {count(row.count, 'image')}"
             for _, zero, boosted, row in lost
         ],
-        type_next=f"promptboost show {run.shell_name} --class {shlex.quote(lost[0][-1].class_name)}",
     )
 
 
@@ -226,19 +225,19 @@ def _transfer_without_gain(run: "Run") -> Answer:
         (moved.encoder, zero, boosted)
         for moved in run.results.transfers
         if not moved.learned_on
-        and (zero := moved.of("zero-shot")) is not None
+        and (zero := moved.accuracy.get("zero-shot")) is not None
         # The text alone: a residual is fitted on that encoder.
-        and (boosted := moved.accuracy.get(TEXT, moved.of(OURS))) is not None
+        and (boosted := moved.accuracy.get(TEXT, moved.accuracy.get(OURS))) is not None
     ]
     if not rows:
         return _skipped("The ensemble was not transferred to another encoder.")
     bad = [row for row in rows if row[2] <= row[1]]
-    if not bad:
-        return _fine(f"It beats zero-shot on {number(len(rows))} of {number(len(rows))}.")
-    return _found(
+    return _found_if(
+        bad,
         f"It does not beat zero-shot on {number(len(bad))} of {number(len(rows))}.",
+        f"{_FIT} --encoder {shlex.quote((bad or rows)[0][0])}",
+        fine=f"It beats zero-shot on {number(len(rows))} of {number(len(rows))}.",
         details=[f"{name}: {percent(zero)} → {percent(boosted)}" for name, zero, boosted in bad],
-        type_next=f"{_FIT} --encoder {shlex.quote(bad[0][0])}",
     )
 
 
@@ -251,9 +250,12 @@ def _transfer_without_gain(run: "Run") -> Answer:
 def _figures_of_another_text(run: "Run") -> Answer:
     if run.results.ensemble_fingerprint is None:
         return _skipped("The results do not record the text they were measured on.")
-    if not run.is_edited:
-        return _fine("The results are of the current text.")
-    return _found("The text was edited after it was measured.", type_next=run.measure_again)
+    return _found_if(
+        run.is_edited,
+        "The text was edited after it was measured.",
+        run.measure_again,
+        fine="The results are of the current text.",
+    )
 
 
 def _pair(results: Results, other: str) -> tuple[float, float] | None:
@@ -272,14 +274,12 @@ def _words_carry_little(run: "Run") -> Answer:
     residual = run.results.residual
     if residual is None or not residual.used:
         return _skipped("There is no residual.")
-    text = f"The sentences account for {percent(residual.text_share)} of the margin."
-    if residual.text_share >= _LEAST_WORDS:
-        return _fine(text)
     least = sorted(residual.class_text_shares.items(), key=lambda pair: pair[1])
-    return _found(
-        text,
+    return _found_if(
+        residual.text_share < _LEAST_WORDS,
+        f"The sentences account for {percent(residual.text_share)} of the margin.",
+        f"{_FIT} --prompts SENTENCES",
         details=[f"{name}: {percent(share)}" for name, share in least],
-        type_next=f"{_FIT} --prompts SENTENCES",
     )
 
 
@@ -298,7 +298,7 @@ def _fewer_shots(run: "Run") -> Answer:
         f"{number(task.shots)} shots of {count(task.classes, 'class', 'classes')}, but "
         f"{count(task.learn_images, 'training image')}."
     )
-    return _fine_if(short <= 0, text, f"{_FIT} --shots {max(1, task.shots // 2)}")
+    return _found_if(short > 0, text, f"{_FIT} --shots {max(1, task.shots // 2)}")
 
 
 @_tip(
@@ -308,12 +308,12 @@ def _fewer_shots(run: "Run") -> Answer:
 )
 def _unreadable_images(run: "Run") -> Answer:
     bad = run.results.task.bad_images
-    if not bad:
-        return _fine("Every file could be read.")
-    return _found(
+    return _found_if(
+        bad,
         f"{count(len(bad), 'file was', 'files were')} left out.",
+        _FIT,
+        fine="Every file could be read.",
         details=[f"{image.path}: {image.reason}" for image in bad],
-        type_next=_FIT,
     )
 
 
@@ -331,14 +331,14 @@ def _suspected_labels(run: "Run") -> Answer:
     total = sum(weights.values()) or 1.0
     factors = {image: len(weights) * w / total for image, w in weights.items()}
     heavy = sorted((p for p, f in factors.items() if f >= _LABEL_FACTOR), key=lambda p: -factors[p])
-    if not heavy:
-        return _fine(f"No image weighs {number(_LABEL_FACTOR)} times the average.")
     labels = {h.image: f", {_labels(h)}" for h in run.results.hardest}
-    return _found(
+    return _found_if(
+        heavy,
         f"{number(len(heavy))} of {count(len(weights), 'image')}: at least "
         f"{number(_LABEL_FACTOR)} times the average weight.",
+        _CORRECTED,
+        fine=f"No image weighs {number(_LABEL_FACTOR)} times the average.",
         details=[f"{p}: {factors[p]:.1f} ×{labels.get(p, '')}" for p in heavy],
-        type_next=_CORRECTED,
     )
 
 
@@ -353,13 +353,13 @@ def _wrong_after_one_round(run: "Run") -> Answer:
     if right is not None and right < 1 - _MOST_SUSPECTED:
         return _skipped("Too many training images are predicted wrongly to suspect any of them.")
     wrong = [image for image in run.results.hardest if image.predicted != image.label]
-    if not wrong:
-        return _fine("The hardest training images are predicted correctly.")
-    return _found(
+    return _found_if(
+        wrong,
         f"{number(len(wrong))} of the {count(len(run.results.hardest), 'hardest training image')}: "
         "predicted wrongly.",
+        _CORRECTED,
+        fine="The hardest training images are predicted correctly.",
         details=[f"{image.image}: {_labels(image)}" for image in wrong],
-        type_next=_CORRECTED,
     )
 
 
@@ -379,7 +379,7 @@ def _weight_on_few(run: "Run") -> Answer:
     few = bisect.bisect_left(sums, sums[-1] / 2) + 1
     text = f"Half of all weight is on {number(few)} of {count(len(weights), 'image')}."
     fewer = max(1, len(run.ensemble) // 2)
-    return _fine_if(few > 0.05 * len(weights), text, f"{_FIT} --rounds {fewer}")
+    return _found_if(few <= 0.05 * len(weights), text, f"{_FIT} --rounds {fewer}")
 
 
 _BEFORE = "Copies were not searched for."
@@ -397,17 +397,16 @@ def _leaked_images(run: "Run") -> Answer:
         return _skipped(_BEFORE)
     if not run.results.held_out:
         return _skipped(_NOTHING)
-    leaks = overlap.leaks
-    if not leaks.images:
-        return _fine("No held-out image is a copy of a training image.")
-    boosted = run.results.method(OURS)
+    leaks, boosted = overlap.leaks, run.results.method(OURS)
     unseen = None if boosted is None else boosted.unseen_accuracy
-    return _found(
+    return _found_if(
+        leaks.images,
         f"{number(leaks.images)} of {count(run.results.task.held_out_images, 'held-out image')}, "
         f"{number(leaks.exact)} byte for byte; boosted "
         f"{percent(run.results.measured())}, {percent(unseen)} {overlap.without}.",
+        _CORRECTED,
+        fine="No held-out image is a copy of a training image.",
         details=leaks.names(),
-        type_next=_CORRECTED,
     )
 
 
@@ -433,13 +432,13 @@ def _copied(run: "Run", kind: str, where: str, *, labels: bool = False) -> Answe
     if run.results.overlap is None:
         return _skipped(_BEFORE)
     copies: CopyCount = getattr(run.results.overlap, kind)
-    if not copies.images:
-        return _fine(f"No image has a copy {where}.")
-    return _found(
+    return _found_if(
+        copies.images,
         f"{count(copies.images, 'image has', 'images have')} a copy {where}; "
         f"{number(copies.learned)} of them are training images.",
+        _CORRECTED,
+        fine=f"No image has a copy {where}.",
         details=copies.names(labels),
-        type_next=_CORRECTED,
     )
 
 
@@ -456,14 +455,14 @@ def _uneven_classes(run: "Run") -> Answer:
         return _skipped("The results do not record the class sizes.")
     smallest, largest = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
     low, high = sizes[smallest], sizes[largest]
-    if high <= _SIZE_FACTOR * low:
-        return _fine(f"Classes have {number(low)} to {count(high, 'training image')}.")
     small = sorted((n for n in sizes if sizes[n] * _SIZE_FACTOR < high), key=sizes.__getitem__)
-    return _found(
+    return _found_if(
+        small,
         f"The smallest class, {smallest}, has {count(low, 'training image')}, the largest, {largest}, has "
         f"{number(high)}.",
+        "promptboost fit MORE_IMAGES -o NEW_RUN",
+        fine=f"Classes have {number(low)} to {count(high, 'training image')}.",
         details=[f"{name}: {count(sizes[name], 'image')}" for name in small],
-        type_next="promptboost fit MORE_IMAGES -o NEW_RUN",
     )
 
 
@@ -474,12 +473,12 @@ def _uneven_classes(run: "Run") -> Answer:
 )
 def _descriptions_missing(run: "Run") -> Answer:
     missing = run.results.pool.missing
-    if not missing:
-        return _fine("Every class has descriptions, or there are none at all.")
-    return _found(
+    return _found_if(
+        missing,
         f"{count(len(missing), 'class has', 'classes have')} no descriptions.",
+        f"{_FIT} --prompts COMPLETED.json",
+        fine="Every class has descriptions, or there are none at all.",
         details=missing,
-        type_next=f"{_FIT} --prompts COMPLETED.json",
     )
 
 
@@ -490,12 +489,12 @@ def _descriptions_missing(run: "Run") -> Answer:
 )
 def _descriptions_unused(run: "Run") -> Answer:
     unused = run.results.pool.unused
-    if not unused:
-        return _fine("All descriptions belong to a class.")
-    return _found(
+    return _found_if(
+        unused,
         f"{count(len(unused), 'name', 'names')} in the descriptions: not among the classes.",
+        f"{_FIT} --prompts CORRECTED.json",
+        fine="All descriptions belong to a class.",
         details=unused,
-        type_next=f"{_FIT} --prompts CORRECTED.json",
     )
 
 
@@ -517,14 +516,13 @@ def foreign_names(ensemble: PromptEnsemble) -> Iterator[tuple[str, str, str]]:
 )
 def _foreign_prompts(run: "Run") -> Answer:
     leaks = list(foreign_names(run.ensemble))
-    if not leaks:
-        return _fine("No chosen prompt names another class.")
-    name, text, _ = leaks[0]
-    return _found(
+    first = next((f"{name}={text}" for name, text, _ in leaks), "")
+    return _found_if(
+        leaks,
         f"{number(len(leaks))} of {count(run.ensemble.n_prompts, 'chosen prompt')}.",
+        f"promptboost edit {run.shell_name} -o NEW_RUN --remove {shlex.quote(first)}",
+        fine="No chosen prompt names another class.",
         details=[f"{name}: “{text}” names {other}" for name, text, other in leaks],
-        type_next=f"promptboost edit {run.shell_name} -o NEW_RUN "
-        f"--remove {shlex.quote(f'{name}={text}')}",
     )
 
 
@@ -543,7 +541,7 @@ def _pool_of_little_use(run: "Run") -> Answer:
             f"Error on the training crops: {percent(rounds[0].template_error)} with the template "
             f"alone, {percent(rounds[0].error)} with the chosen prompts."
         )
-    return _fine_if(2 * idle <= len(rounds), text, f"{_FIT} --prompts MORE.json")
+    return _found_if(2 * idle > len(rounds), text, f"{_FIT} --prompts MORE.json")
 
 
 @_tip(
@@ -557,4 +555,4 @@ def _descriptions_without_effect(run: "Run") -> Answer:
     if controls is None:
         return _skipped("Fewer than two classes have descriptions among their prompts.")
     text = f"{controls}{'' if run.results.held_out else ' (training images)'}."
-    return _fine_if(controls.gain > 0, text, f"{_FIT} --prompts BETTER.json")
+    return _found_if(controls.gain <= 0, text, f"{_FIT} --prompts BETTER.json")

@@ -296,7 +296,7 @@ def report_html(run: Run) -> str:
         banks_cut=any(bank.left_out for bank in banks),
         most=most,
         transfers=transfers_with_gain(results),
-        alone=any(moved.of(TEXT) is not None for moved in results.transfers),
+        alone=any(moved.accuracy.get(TEXT) is not None for moved in results.transfers),
         settings=setting_tables(run.settings),
         timing=timing_rows(results),
     )
@@ -305,6 +305,12 @@ def report_html(run: Run) -> str:
 def write_card(run: str | os.PathLike[str]) -> Path:
     """Write the model card of a run into its folder, as ``README.md``; see :func:`write_report`."""
     return _write(run, "README.md", card_markdown)
+
+
+def write_pages(run: Path) -> None:
+    """Write the report and the model card of a run; see :func:`write_report`."""
+    write_report(run)
+    write_card(run)
 
 
 def _write(run: str | os.PathLike[str], name: str, page: Callable[[Run], str]) -> Path:
@@ -329,7 +335,7 @@ def card_markdown(run: Run) -> str:
         methods=method_spans(run.results),
         ours=run.results.method(OURS),
         transfers=transfers_with_gain(run.results),
-        alone=any(moved.of(TEXT) is not None for moved in run.results.transfers),
+        alone=any(moved.accuracy.get(TEXT) is not None for moved in run.results.transfers),
         banks=banks[:_CARD_CLASSES],
         banks_left=len(banks[_CARD_CLASSES:]),
     )
@@ -377,22 +383,6 @@ class BankTable(NamedTuple):
     prompts: int
     left_out: int
     weight_shown: float
-
-    @property
-    def groups(self) -> tuple[list[PromptRow], list[PromptRow]]:
-        """The prompts whose removal matters, and the others."""
-        matter = [row for row in self.rows if row.matters]
-        return matter, [row for row in self.rows if not row.matters]
-
-    @property
-    def measured(self) -> bool:
-        """Whether the effect of removing prompts was measured."""
-        return any(row.influence is not None for row in self.rows)
-
-    @property
-    def illustrated(self) -> bool:
-        """Whether there are example images."""
-        return any(row.example is not None for row in self.rows)
 
 
 def rows_per_class(n_classes: int) -> int:
@@ -581,7 +571,8 @@ def transfers_with_gain(results: Results) -> list[tuple[TransferResult, float | 
     gain = None if zero is None or boosted is None or not results.held_out else boosted - zero
     rows = []
     for moved in results.transfers:
-        there, after, share = moved.of("zero-shot"), moved.accuracy.get(TEXT, moved.of(OURS)), None
+        there, share = moved.accuracy.get("zero-shot"), None
+        after = moved.accuracy.get(TEXT, moved.accuracy.get(OURS))
         if gain is not None and gain > 0 and after is not None and there is not None:
             share = (after - there) / gain
         rows.append((moved, share))

@@ -1,6 +1,6 @@
 """The demo: emoji as a folder of images, a fit, a transfer and an edit."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from promptboost.model.edits import Change
 from promptboost.pool.readers import emoji_descriptions
 from promptboost.progress import Progress, no_progress, stage
 from promptboost.run.edit import EditedRun, edit_run
-from promptboost.run.fit import Finish, fit_run
+from promptboost.run.fit import fit_run
 from promptboost.run.results import Results
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.transfer import transfer_run
@@ -61,7 +61,6 @@ def run_demo(
     cache: bool = True,
     progress: Progress = no_progress,
     say: Callable[[str], None] = lambda _: None,
-    finish: Sequence[Finish] = (),
 ) -> Demo:
     """Write images and sentences, fit a run, transfer its text, and edit it into a second run.
 
@@ -90,7 +89,7 @@ def run_demo(
     config = (settings or FitConfig(shots=SHOTS)).merged(
         {"encoder": encoders[0], "prompts": str(folder / "sentences.json")}
     )
-    options: dict[str, Any] = {"cache": cache, "progress": progress, "finish": tuple(finish)}
+    options: dict[str, Any] = {"cache": cache, "progress": progress}
     results = fit_run(str(images), run, config, overwrite=True, say=say, **options)
     transfer = transfer_run(run, encoders[1], text_only=True, **options)
     after = edit_run(run, [change], edited, overwrite=True, **options)

@@ -1,7 +1,7 @@
 """Check the installation: libraries, extras, device, encoder and cache."""
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
@@ -37,15 +37,23 @@ def examine(encoder: str) -> dict[str, Callable[[], Diagnosis]]:
         "promptboost": lambda: Diagnosis(
             "promptboost", f"{promptboost.__version__} on Python {platform.python_version()}"
         ),
-        "libraries": _libraries,
-        **{f"extra {extra}": partial(_extra, extra) for extra in _EXTRAS},
+        "libraries": partial(_packages, "libraries", _CORE),
+        **{
+            f"extra {extra}": partial(_packages, f"extra {extra}", packages, extra)
+            for extra, packages in _EXTRAS.items()
+        },
         **{name: partial(_test, name, test) for name, test in tests.items()},
     }
 
 
-def _libraries() -> Diagnosis:
-    versions = [f"{name} {_version(name) or 'missing'}" for name in _CORE]
-    return Diagnosis("libraries", ", ".join(versions), all(map(_version, _CORE)))
+def _packages(name: str, packages: Sequence[str], extra: str | None = None) -> Diagnosis:
+    versions = {package: _version(package) for package in packages}
+    missing = [package for package, version in versions.items() if version is None]
+    if extra is not None and missing:
+        hint = f"not installed ({', '.join(missing)}); type: {install_command(extra)}"
+        return Diagnosis(name, hint, None)
+    found = ", ".join(f"{package} {version or 'missing'}" for package, version in versions.items())
+    return Diagnosis(name, found, not missing)
 
 
 def _version(package: str) -> str | None:
@@ -53,14 +61,6 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _extra(extra: str) -> Diagnosis:
-    versions = {name: _version(name) for name in _EXTRAS[extra]}
-    if missing := [name for name, version in versions.items() if version is None]:
-        hint = f"not installed ({', '.join(missing)}); type: {install_command(extra)}"
-        return Diagnosis(f"extra {extra}", hint, None)
-    return Diagnosis(f"extra {extra}", ", ".join(f"{name} {v}" for name, v in versions.items()))
 
 
 def _test(name: str, test: Callable[[], str]) -> Diagnosis:

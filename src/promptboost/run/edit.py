@@ -3,7 +3,7 @@
 import datetime
 import getpass
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
@@ -19,6 +19,7 @@ from promptboost.model.edits import Change, apply_changes, original_names
 from promptboost.model.head import write_head
 from promptboost.model.head_files import embed_ensemble
 from promptboost.progress import Progress, no_progress, stage
+from promptboost.report.page import write_pages
 from promptboost.run.holdout import Effect, HeldOutSet, add_looks, open_held_out
 from promptboost.run.predict import LoadOptions, open_classifier
 from promptboost.run.refit import calibrated_heads
@@ -49,7 +50,6 @@ def edit_run(
     held_out: HeldOutSet | None = None,
     overwrite: bool = False,
     progress: Progress = no_progress,
-    finish: tuple[Callable[[Path], object], ...] = (),
     **options: Unpack[LoadOptions],
 ) -> EditedRun:
     """Edit the ensemble of a run into a new run, and measure the effect.
@@ -106,7 +106,7 @@ def edit_run(
         looks=lineage.looks + uncounted,
     )
     with stage(progress, f"writing {new_run.name}"):
-        _write_edited(folder, new, edited, lineage, heads, finish)
+        _write_edited(folder, new, edited, lineage, heads)
     history = edited.history[len(ensemble.history) :]
     return EditedRun(new_run, lineage, effect, tuple(notes), history)
 
@@ -161,7 +161,6 @@ def _write_edited(
     edited: PromptEnsemble,
     lineage: Lineage,
     heads: Sequence[Head],
-    finish: tuple[Callable[[Path], object], ...],
 ) -> None:
     """Write an edited run: ensemble, heads and lineage; the metrics stay those of the fit."""
     tables = {name: table for name, table in folder.tables.items() if name != "fit"}
@@ -178,8 +177,7 @@ def _write_edited(
         lineage.write(fresh.path)
         for name, content in copied.items():  # the metrics last: with them the run is finished
             write_bytes(fresh.path / name, content, follow=False)
-        for write in finish:
-            write(fresh.path)
+        write_pages(fresh.path)
         fresh.end()
 
 

@@ -4,7 +4,6 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -45,11 +44,12 @@ _TEXTS = (
 
 @dataclass(frozen=True)
 class Exported:
-    """The files of an export, and the comparison of the graph with the run."""
+    """The files of an export, and how they were compared with the run or the encoder."""
 
     folder: Path
     files: tuple[str, ...]
-    checked: dict[str, Any] | None  # images, same answers, largest difference; None without a graph
+    # Of a graph: images, same answers, largest difference. Of towers: agreement on "images" and "texts".
+    checked: Any  # None without a graph
 
 
 def export_run(
@@ -67,6 +67,8 @@ def export_run(
     class matrix. With `onnx`, ``model.onnx`` also has the image encoder; nothing is written unless it
     predicts as the run does.
     """
+    from safetensors.numpy import save
+
     home = RunFolder(run)
     home.check_readable()
     _check_free(folder, overwrite)
@@ -75,9 +77,12 @@ def export_run(
     matrix = np.float32(head.factor / head.rounds) * head.matrix
     encoder_: Any = classifier.encoder
     about = _about(classifier, head)
+    facts = {"class_names": json.dumps(list(names), ensure_ascii=False)}
+    arrays = io.BytesIO()
+    np.savez(arrays, matrix=matrix, class_names=np.array(names, dtype=np.str_))
     files = {
-        "classifier.safetensors": _safetensors(matrix, names),
-        "classifier.npz": _npz(matrix, names),
+        "classifier.safetensors": save({"matrix": np.ascontiguousarray(matrix)}, metadata=facts),
+        "classifier.npz": arrays.getvalue(),
         "ensemble.json": classifier.ensemble.to_json().encode("utf-8"),
     }
     if onnx:
@@ -103,18 +108,9 @@ def export_run(
     return Exported(folder, ("classifier.json", *files), about["checked"])
 
 
-@dataclass(frozen=True)
-class ExportedEncoder:
-    """The files of an encoder, and the comparison of its towers with it."""
-
-    folder: Path
-    files: tuple[str, ...]
-    checked: dict[str, dict[str, float]]  # of "images" and "texts": see agreement
-
-
 def export_encoder(
     name: str, folder: Path, *, overwrite: bool = False, progress: Progress = no_progress
-) -> ExportedEncoder:
+) -> Exported:
     """Write an encoder as ONNX towers, which ``onnx:FOLDER`` loads without torch.
 
     Nothing is written unless the towers embed images and texts as the encoder does.
@@ -146,7 +142,7 @@ def export_encoder(
         for file in files:
             (folder / file).parent.mkdir(exist_ok=True)
             os.replace(Path(temporary, file), folder / file)
-    return ExportedEncoder(folder, tuple(files), checked)
+    return Exported(folder, tuple(files), checked)
 
 
 def agreement(ours: UnitRows, theirs: UnitRows) -> dict[str, float]:
@@ -179,19 +175,6 @@ def _about(classifier: PromptClassifier, head: Head) -> dict[str, Any]:
         "preprocessing": None,
         "checked": None,
     }
-
-
-def _safetensors(matrix: NDArray[np.float32], names: Iterable[str]) -> bytes:
-    from safetensors.numpy import save
-
-    facts = {"class_names": json.dumps(list(names), ensure_ascii=False)}
-    return save({"matrix": np.ascontiguousarray(matrix)}, metadata=facts)
-
-
-def _npz(matrix: NDArray[np.float32], names: Iterable[str]) -> bytes:
-    file = io.BytesIO()
-    np.savez(file, matrix=matrix, class_names=np.array(list(names), dtype=np.str_))
-    return file.getvalue()
 
 
 def _images(home: RunFolder, progress: Progress) -> "tuple[str, list[Image]]":

@@ -24,7 +24,6 @@ from promptboost.data.decode import ImageError
 from promptboost.data.shots import Task, load_task
 from promptboost.data.source import DataSource
 from promptboost.encoders.embedder import Embedder, members_of, open_embedder
-from promptboost.encoders.group import EncoderGroup
 from promptboost.errors import InputError, PoolError, RunError, SettingError
 from promptboost.io import POOL_ROWS, json_text, tidy, write_bytes
 from promptboost.model import PromptEnsemble
@@ -36,6 +35,7 @@ from promptboost.pool.readers import emoji_descriptions, read_sources
 from promptboost.pool.templates import clip_templates
 from promptboost.pool.text import is_wnid
 from promptboost.progress import Progress, no_progress, stage
+from promptboost.report.page import write_pages
 from promptboost.run.overlap import inspect
 from promptboost.run.results import EmbeddedTask, Results, measure
 from promptboost.run.run_folder import (
@@ -47,7 +47,7 @@ from promptboost.run.run_folder import (
     lasting_settings,
     usable_store,
 )
-from promptboost.run.tracker import Tracker, Tracking
+from promptboost.run.tracker import FILES, Tracker, Tracking, result_figures
 from promptboost.training.pool_rows import Executor
 
 if TYPE_CHECKING:
@@ -55,9 +55,6 @@ if TYPE_CHECKING:
     from promptboost.training import Fitted
 
 _PAIRS_SHOWN = 12
-
-#: Called with the folder before a run counts as finished, such as to write the report.
-Finish = Callable[[Path], object]
 
 
 def fit_run(
@@ -70,7 +67,6 @@ def fit_run(
     cache: bool = True,
     device: str | None = None,
     progress: Progress = no_progress,
-    finish: Sequence[Finish] = (),
     trackers: Sequence[Tracker] = (),
     executor: Executor | None = None,
     say: Callable[[str], None] = lambda _: None,
@@ -86,25 +82,28 @@ def fit_run(
     home.check_free(overwrite=overwrite, resume=resume)
     check_apart(data, home)
     settings = lasting_settings(settings)
-    if resume and home.unfinished is None and _is_complete(home):
+    if resume and home.unfinished is None and home.is_complete:
+        check_same_request(home, data, settings)
         tidy(home.path)
-        return _finished_already(home, data, settings, say)
+        say(f"the run in {run} is already finished")
+        return home.results
     check_place(home)
     with home.writing("fit", fit=True):
         # Again, under the lock: another fit may have started or ended.
         home.check_free(overwrite=overwrite, resume=resume)
         folder = (home.unfinished or home) if resume else home
         resuming = resume and folder.state != "missing"
-        if resuming and _is_complete(folder):
-            check_same_request(folder, data, settings)
-            folder.end()  # killed before it replaced another run, or finished meanwhile
-            return _finished_already(home, data, settings, say)
         if resuming:
             check_same_request(folder, data, settings)
+            if folder.is_complete:  # killed before it replaced another run, or finished meanwhile
+                folder.end()
+                say(f"the run in {run} is already finished")
+                return home.results
         for name in settings.encoders:
             check_head_file(name, run)
         check_inputs(data, settings)
-        encoder = open_encoders(settings, say, cache=cache, progress=progress, device=device)
+        opening: dict[str, Any] = {"cache": usable_store(cache, say), "device": device}
+        encoder = open_embedder(settings.encoders, progress=progress, **opening)
         task = load_task(data, settings, progress=progress)
         task = replace(task, source=source)  # results have the source as typed
         inspection = inspect(task.learn, task.held_out, progress=progress)
@@ -119,9 +118,8 @@ def fit_run(
             folder.metrics_path.unlink(missing_ok=True)  # of a run that lost its ensemble
         else:
             folder = folder.begin(settings, about(data, task, embedders[0]))
-        tracking = Tracking(trackers, say) if trackers else None
-        if tracking:
-            tracking.begin(home.home.resolve().name, settings.to_table())
+        tracking = Tracking(trackers, say)
+        tracking.call("begin", home.home.resolve().name, settings.to_table())
         try:
             rows = folder.path / POOL_ROWS
             embedded = EmbeddedTask.embed(
@@ -134,13 +132,12 @@ def fit_run(
             results = measure(task, embedded, fitted, settings, inspection, progress)
             embedded.pool_rows.release()
             results = msgspec.structs.replace(results, timing=timing(embedders, seconds, start))
-            write_run(folder, task, embedded, fitted, results, finish, progress=progress)
+            write_run(folder, task, embedded, fitted, results, progress=progress)
         except BaseException:
-            if tracking:
-                tracking.fail()
+            tracking.call("end", {}, ())
             raise
-        if tracking:
-            tracking.end(results, home.path)
+        files = [home.path / name for name in FILES if (home.path / name).is_file()]
+        tracking.call("end", result_figures(results), files)
         return results
 
 
@@ -153,39 +150,13 @@ def _say_where(
         say(f"the pool fits into memory: it is read in this process, not on {placement.on}")
 
 
-def _is_complete(run: RunFolder) -> bool:
-    """Return whether a run is finished and has its ensemble."""
-    return run.state == "finished" and run.ensemble_path.exists()
-
-
-def _finished_already(
-    run: RunFolder, source: DataSource, settings: FitConfig, say: Callable[[str], None]
-) -> Results:
-    check_same_request(run, source, settings)
-    say(f"the run in {run.home} is already finished")
-    return run.results
-
-
-def open_encoders(
-    settings: FitConfig,
-    say: Callable[[str], None],
-    *,
-    cache: bool,
-    progress: Progress,
-    device: str | None,
-) -> Embedder | EncoderGroup:
-    """Open the encoders of a fit, without the cache if it cannot be written."""
-    cache = usable_store(cache, say)
-    return open_embedder(settings.encoders, cache=cache, progress=progress, device=device)
-
-
 def _train(
     run: RunFolder,
     task: Task,
     embedded: EmbeddedTask,
     settings: FitConfig,
     say: Callable[[str], None],
-    tracking: Tracking | None,
+    tracking: Tracking,
     progress: Progress,
 ) -> "Fitted":
     """Fit, and write each round to a file from which the fit can be resumed."""
@@ -194,8 +165,7 @@ def _train(
 
     def write(ensemble: PromptEnsemble, _: "BoostRound") -> None:
         run.write(run.partial_path, ensemble.to_json(sample_weights=True))
-        if tracking:
-            tracking.round(len(ensemble), ensemble.rounds[-1].error)
+        tracking.call("round", len(ensemble), {"round_error": ensemble.rounds[-1].error})
 
     resume = None
     try:
@@ -288,7 +258,6 @@ def write_run(
     embedded: EmbeddedTask,
     fitted: "Fitted",
     results: Results,
-    finish: Sequence[Finish] = (),
     text: bytes | None = None,
     *,
     progress: Progress = no_progress,
@@ -298,7 +267,7 @@ def write_run(
     The ensemble file is `text`, if given, byte for byte.
     """
     shown = images_shown(results)
-    with stage(progress, "writing the run", 5 + len(finish)) as advance:
+    with stage(progress, "writing the run", 6) as advance:
         run.write_ensemble(fitted.ensemble)
         if text is not None:
             write_bytes(run.ensemble_path, text, follow=False)
@@ -314,9 +283,8 @@ def write_run(
         advance()
         results.write(run.metrics_path)
         advance()
-        for write in finish:
-            write(run.path)
-            advance()
+        write_pages(run.path)
+        advance()
     run.end()
 
 
@@ -383,7 +351,13 @@ def pool_for(settings: FitConfig, source: object, class_names: Sequence[str]) ->
     A saved pool has its own templates and concatenations.
     """
     if settings.prompts is not None and is_saved_pool(settings.prompts):
-        _check_unset(settings)
+        for name, default in (("templates", "own"), ("concatenate", "none")):
+            if (value := getattr(settings, name)) != default:
+                raise SettingError(
+                    f"{name} is {value!r}, but {settings.prompts} is a saved pool with its own {name}; "
+                    f"remove {name}, or make the pool again with: promptboost pool build … "
+                    f"--{name} {value} -o {Path(settings.prompts).name}"
+                )
         return read_pool(settings.prompts, class_names)
     templates = clip_templates() if settings.templates == "clip" else None
     if settings.prompts is not None:
@@ -428,17 +402,6 @@ def preset_settings(
     if "views" not in given and settings["views_per_round"] not in (None, "all"):
         settings["views"] = settings["rounds"] * settings["views_per_round"]
     return settings
-
-
-def _check_unset(settings: FitConfig) -> None:
-    """Raise for settings that a saved pool already determines."""
-    for name, default in (("templates", "own"), ("concatenate", "none")):
-        if (value := getattr(settings, name)) != default:
-            raise SettingError(
-                f"{name} is {value!r}, but {settings.prompts} is a saved pool with its own {name}; "
-                f"remove {name}, or make the pool again with: promptboost pool build … "
-                f"--{name} {value} -o {Path(settings.prompts or '').name}"
-            )
 
 
 _BAD_SHOWN = 10

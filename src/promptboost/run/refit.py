@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -12,7 +13,7 @@ from promptboost.config import FitConfig
 from promptboost.data import Dataset
 from promptboost.data.shots import Task, load_task
 from promptboost.data.source import DataSource
-from promptboost.encoders.embedder import Embedder
+from promptboost.encoders.embedder import Embedder, open_embedder
 from promptboost.encoders.group import EncoderGroup
 from promptboost.encoders.registry import check_trusted
 from promptboost.errors import DataError, PoolError, RunError, count, few
@@ -22,10 +23,8 @@ from promptboost.model.edits import Change, original_names
 from promptboost.pool import PromptPool, build_pool
 from promptboost.progress import Progress, no_progress
 from promptboost.run.fit import (
-    Finish,
     about,
     check_apart,
-    open_encoders,
     pool_for,
     task_remarks,
     timing,
@@ -33,7 +32,7 @@ from promptboost.run.fit import (
 )
 from promptboost.run.overlap import inspect, inspect_known
 from promptboost.run.results import EmbeddedTask, Results, measure
-from promptboost.run.run_folder import RunFolder, check_place
+from promptboost.run.run_folder import RunFolder, check_place, usable_store
 from promptboost.run.transfer import outdated_heads
 from promptboost.run.versions import Lineage
 from promptboost.training import Trainer
@@ -52,7 +51,6 @@ def refit_run(
     progress: Progress = no_progress,
     device: str | None = None,
     allow_download: bool = False,
-    finish: Sequence[Finish] = (),
     executor: Executor | None = None,
     say: Say = lambda _: None,
 ) -> Results:
@@ -67,16 +65,22 @@ def refit_run(
     folder = RunFolder(run)
     folder.check_finished()
     target = _target(folder, output)
-    text, ensemble, old_results = folder.steady(lambda: _read(folder))
+
+    def read() -> tuple[bytes, PromptEnsemble, Results]:
+        _ = folder.tables
+        return read_bytes(folder.ensemble_path), folder.ensemble, folder.results
+
+    text, ensemble, old_results = folder.steady(read)
     settings, images = folder.settings, _source(folder, source)
     if every_image:
         settings = replace(settings, shots=None)
     check_apart(images, target)
     for name in settings.encoders:
         check_trusted(name, allow_download=allow_download)
-    encoder = open_encoders(settings, say, cache=cache, progress=progress, device=device)
+    opening: dict[str, Any] = {"cache": usable_store(cache, say), "device": device}
+    encoder = open_embedder(settings.encoders, progress=progress, **opening)
     lineage = Lineage.read(folder.path)
-    task, changed = _task(folder, lineage, images, settings, ensemble, old_results, progress, say)
+    task, changed = _task(folder, lineage, images, settings, ensemble, progress, say)
     pool = _pool(folder, lineage, images, ensemble, say)
     inspection = inspect(task.learn, task.held_out, progress=progress)
     for line in (*task_remarks(task, None), *inspection.overlap.lines()):
@@ -120,7 +124,7 @@ def refit_run(
             )
         if lineage != Lineage():
             lineage.write(fresh.path)
-        write_run(fresh, task, embedded, fitted, results, finish, text, progress=progress)
+        write_run(fresh, task, embedded, fitted, results, text, progress=progress)
     return results
 
 
@@ -139,9 +143,8 @@ def calibrated_heads(
     learned, so it moves these as much as the logits of the whole head. Classes without images do not count.
     """
     lineage, images, settings = Lineage.read(folder.path), _source(folder, source), folder.settings
-    context = (folder, lineage, images, settings, ensemble, folder.results, progress)
-    task, changed = _task(*context, say=lambda _: None)
     problems: list[str] = []
+    task, changed = _task(folder, lineage, images, settings, ensemble, progress, lambda _: None)
     pool = _pool(folder, lineage, images, ensemble, problems.append)
     learned = np.unique(task.learn.labels)
     names = original_names([ensemble.class_names[k] for k in learned], changes)
@@ -183,16 +186,6 @@ def _target(folder: RunFolder, output: Path | None) -> RunFolder:
     return target
 
 
-def _read(folder: RunFolder) -> tuple[bytes, PromptEnsemble, Results]:
-    """Read the ensemble of a run, as bytes and parsed, and its results."""
-    _ = folder.tables
-    return (
-        read_bytes(folder.ensemble_path),
-        PromptEnsemble.load(folder.ensemble_path),
-        folder.results,
-    )
-
-
 def _source(folder: RunFolder, given: str | None) -> DataSource:
     """Return the source of the images; raise if they are missing."""
     source = folder.source if given is None else DataSource.parse(given)
@@ -210,7 +203,6 @@ def _task(
     source: DataSource,
     settings: FitConfig,
     ensemble: PromptEnsemble,
-    old_results: Results,
     progress: Progress,
     say: Say,
 ) -> tuple[Task, bool]:
@@ -232,7 +224,7 @@ def _task(
         )
     if changed:
         say(f"the training images differ from those of the fit: {count(len(learn), 'image')}")
-        digests = [bytes.fromhex(d) for d in old_results.task.learn_digests or ()]
+        digests = [bytes.fromhex(d) for d in folder.results.task.learn_digests or ()]
         inspection = inspect_known(digests, held_out, progress=progress)
         held_out = held_out.subset(np.flatnonzero(~inspection.leaked))
     kind = task.kind if len(held_out) else None

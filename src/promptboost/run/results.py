@@ -131,40 +131,21 @@ class Composed:
         how = "greedily" if self.composer == "greedy" else f"by {self.composer}"
         return how if self.rounds == 1 else f"{how} in {self.rounds} rounds"
 
-    @property
-    def how(self) -> str:
-        """How prompts were chosen."""
-        return _HOW.get(self.composer, f"by {self.composer}")
-
-    @property
-    def scale(self) -> str | None:
-        """The logit scale, and how it was chosen."""
-        if self.logit_scale is None:
-            return None
-        return self.scale_choice or f"logit scale {self.logit_scale:g}, as given"
-
-    @property
-    def certificate(self) -> str | None:
-        """The bound on how much better any weighting of the pool could be."""
-        if self.objective is None or self.gap is None:
-            return None
-        where = " in the round with the largest gap" if self.rounds > 1 else ""
-        return (  # a gap is negative only by rounding
-            f"objective {self.objective:.3f}{where}; no weighting of the pool's prompts could lower it "
-            f"by more than {max(self.gap, 0.0):.2g}"
-        )
-
-    @property
-    def size(self) -> str:
-        """The number of distinct prompts of a class."""
-        return f"{self.mean_prompts:.1f} distinct prompts per class on average, {self.most_prompts} at most"
-
     def lines(self) -> list[tuple[str, str]]:
         """Return the known facts as titles and descriptions."""
-        facts = {"composed": self.how, "scale": self.scale, "certificate": self.certificate}
-        return [
-            (k, text) for k, text in (facts | {"prompts": self.size}).items() if text is not None
-        ]
+        facts = {"composed": _HOW.get(self.composer, f"by {self.composer}")}
+        if self.logit_scale is not None:
+            as_given = f"logit scale {self.logit_scale:g}, as given"
+            facts["scale"] = self.scale_choice or as_given
+        if self.objective is not None and self.gap is not None:
+            where = " in the round with the largest gap" if self.rounds > 1 else ""
+            facts["certificate"] = (  # a gap is negative only by rounding
+                f"objective {self.objective:.3f}{where}; no weighting of the pool's prompts could lower it "
+                f"by more than {max(self.gap, 0.0):.2g}"
+            )
+        mean, most = self.mean_prompts, self.most_prompts
+        facts["prompts"] = f"{mean:.1f} distinct prompts per class on average, {most} at most"
+        return list(facts.items())
 
 
 class EncoderFacts(msgspec.Struct, frozen=True):
@@ -239,10 +220,6 @@ class TransferResult(msgspec.Struct, frozen=True):
     accuracy: dict[str, Share | None]
     note: str = ""
     learned_on: bool = False
-
-    def of(self, method: str) -> float | None:
-        """Return the accuracy of a method."""
-        return self.accuracy.get(method)
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,31 +60,25 @@ def write_toml(tables: Mapping[str, Mapping[str, TomlValue | None]]) -> str:
     """Write tables as TOML text, without values of None."""
     import tomli_w
 
-    return tomli_w.dumps(
-        {
-            valid_text(table): {
-                valid_text(name): _valid(value)
-                for name, value in values.items()
-                if value is not None
-            }
-            for table, values in tables.items()
-        }
-    )
+    given = {
+        table: {name: value for name, value in values.items() if value is not None}
+        for table, values in tables.items()
+    }
+    return tomli_w.dumps(_rewritten(given, valid_text))
 
 
-def _valid(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_valid(element) for element in value]
-    return valid_text(value) if isinstance(value, str) else value
+def public(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return tables of ``run.toml`` without the folders of paths, as runs are shared."""
+    return {name: _rewritten(table, without_place) for name, table in tables.items()}
 
 
-def public(value: Any) -> Any:
-    """Return values of ``run.toml`` without the folders of paths, as runs are shared."""
+def _rewritten(value: Any, rewrite: Callable[[str], str]) -> Any:
+    """Rewrite all strings in nested values."""
     if isinstance(value, Mapping):
-        return {name: public(inner) for name, inner in value.items()}
+        return {valid_text(name): _rewritten(inner, rewrite) for name, inner in value.items()}
     if isinstance(value, list):
-        return [public(element) for element in value]
-    return without_place(value) if isinstance(value, str) else value
+        return [_rewritten(element, rewrite) for element in value]
+    return rewrite(value) if isinstance(value, str) else value
 
 
 State = Literal["missing", "unfinished", "finished", "other"]
@@ -194,6 +188,11 @@ class RunFolder:
         empty = files is not None and all(map(is_ours, files))
         return "missing" if empty else "other"
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the run is finished and has its ensemble."""
+        return self.state == "finished" and self.ensemble_path.exists()
+
     def check_readable(self) -> None:
         """Raise unless there is an ensemble, which is all that predicting needs."""
         settle(self.path)
@@ -203,7 +202,7 @@ class RunFolder:
     def check_finished(self) -> None:
         """Raise unless the run is finished."""
         settle(self.path)
-        if self.state == "finished" and self.ensemble_path.exists():
+        if self.is_complete:
             return
         if self.state == "unfinished":
             raise RunError(
@@ -367,13 +366,10 @@ def check_store() -> None:
     from promptboost.encoders.store import EmbeddingStore
 
     root = EmbeddingStore().root
-    try:
-        check_writable(root)
-    except OSError as error:
+    if problem := _unwritable(root):
         raise StoreError(
-            f"embeddings cannot be stored in {root}: {_reason(error)}; set PROMPTBOOST_CACHE to a "
-            "writable folder"
-        ) from error
+            f"embeddings cannot be stored in {root}: {problem}; set PROMPTBOOST_CACHE to a writable folder"
+        )
 
 
 def usable_store(wanted: bool, say: Callable[[str], None]) -> bool:
@@ -389,16 +385,17 @@ def usable_store(wanted: bool, say: Callable[[str], None]) -> bool:
 
 def check_place(run: RunFolder) -> None:
     """Raise unless the folder of a run can be written."""
+    if problem := _unwritable(run.path):
+        raise RunError(f"a run cannot be written to {run.path}: {problem}; choose another folder")
+
+
+def _unwritable(folder: Path) -> str | None:
+    """Return why a folder cannot be written."""
     try:
-        check_writable(run.path)
+        check_writable(folder)
     except OSError as error:
-        raise RunError(
-            f"a run cannot be written to {run.path}: {_reason(error)}; choose another folder"
-        ) from error
-
-
-def _reason(error: OSError) -> str:
-    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    return None
 
 
 START_AGAIN = "add --overwrite instead of --resume to start again"

@@ -1,6 +1,7 @@
 """Suggestions: which images of a folder to label next."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,12 @@ def suggest_images(
     `source` is where its images are now, if they were moved. The predictions are in the order of choice,
     with the three most probable classes.
     """
-    learn, digests = _images_of(run, classifier.class_names, source, progress)
+    names, learn = classifier.class_names, Dataset((), classifier.class_names)
+    digests = {bytes.fromhex(digest) for digest in run.results.task.learn_digests or ()}
+    with suppress(DataError):  # the images of the run may be gone
+        task = load_task(source or run.source, run.settings, progress=progress)
+        learn = with_classes(as_called_now(task.learn, run), names)
+        digests |= {image.digest() for image in (*task.learn.images, *task.held_out.images)}
     images = {image.id: image for image in find_images(paths).images}
     scored = [
         row
@@ -48,24 +54,7 @@ def suggest_images(
         np.stack([row.probabilities for row in scored]),
         np.stack([row.rows[0] for row in scored]),
         classifier.embedder.originals(learn) if len(learn) else np.empty((0, classifier.head.dim)),
-        np.bincount(learn.labels, minlength=len(classifier.class_names)),
+        np.bincount(learn.labels, minlength=len(names)),
         n,
     )
     return list(decide(classifier, [scored[i] for i in chosen], top_k=3))
-
-
-def _images_of(
-    run: RunFolder,
-    class_names: tuple[str, ...],
-    source: str | DataSource | None,
-    progress: Progress,
-) -> tuple[Dataset, set[bytes]]:
-    """Return the training images of a run, as far as they are there, and the digests of all its images."""
-    digests = {bytes.fromhex(digest) for digest in run.results.task.learn_digests or ()}
-    try:
-        task = load_task(source or run.source, run.settings, progress=progress)
-        learn = with_classes(as_called_now(task.learn, run), class_names)
-    except DataError:
-        return Dataset((), class_names), digests
-    images = (*task.learn.images, *task.held_out.images)
-    return learn, digests | {image.digest() for image in images}

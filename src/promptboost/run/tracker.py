@@ -33,28 +33,11 @@ class Tracking:
     def __init__(self, trackers: Sequence[Tracker], say: Callable[[str], None]) -> None:
         self._trackers, self._say = list(trackers), say
 
-    def begin(self, name: str, settings: Mapping[str, Any]) -> None:
-        """Start logging."""
-        self._call(lambda tracker: tracker.begin(name, settings))
-
-    def round(self, number: int, error: float) -> None:
-        """Log a round."""
-        self._call(lambda tracker: tracker.round(number, {"round_error": error}))
-
-    def end(self, results: Results, folder: Path) -> None:
-        """Log the results of a finished fit."""
-        files = [folder / name for name in FILES if (folder / name).is_file()]
-        figures = result_figures(results)
-        self._call(lambda tracker: tracker.end(figures, files))
-
-    def fail(self) -> None:
-        """Mark the fit as failed."""
-        self._call(lambda tracker: tracker.end({}, ()))
-
-    def _call(self, log: Callable[[Tracker], None]) -> None:
+    def call(self, method: str, *arguments: Any) -> None:
+        """Call a method of every tracker."""
         for tracker in list(self._trackers):
             try:
-                log(tracker)
+                getattr(tracker, method)(*arguments)
             except Exception as error:  # never worth losing a fit
                 self._trackers.remove(tracker)
                 reason = " ".join(str(error).split())[:200]

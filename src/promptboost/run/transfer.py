@@ -1,7 +1,7 @@
 """Transfer the text of a run to another encoder, and measure it on images not used for training."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from promptboost.model.head import check_head_file, read_residual_record, write_
 from promptboost.model.head_files import embed_ensemble, stored_head
 from promptboost.pool import PromptPool
 from promptboost.progress import Progress, no_progress
+from promptboost.report.page import write_pages
 from promptboost.run.evaluate import as_called_now, inspect_run, with_classes
 from promptboost.run.fit import pool_for
 from promptboost.run.results import Results, TransferResult
@@ -48,7 +49,6 @@ def transfer_run(
     cache: bool = True,
     progress: Progress = no_progress,
     device: str | None = None,
-    finish: tuple[Callable[[Path], object], ...] = (),
 ) -> dict[str, Any]:
     """Embed the text of a run with another encoder, and measure it on held-out images.
 
@@ -60,8 +60,7 @@ def transfer_run(
     so is the residual of an earlier transfer if none can be fitted now.
 
     Writes the new head, and the results into ``metrics.json``, where they replace those of an earlier
-    transfer to the same encoder, unless nothing can be measured now. The functions of `finish` are then
-    called with the folder, to write the report and the card.
+    transfer to the same encoder, unless nothing can be measured now. Report and card are written again.
     """
     folder = RunFolder(run)
     folder.check_finished()
@@ -96,8 +95,7 @@ def transfer_run(
         if not keep_head:
             write_head(folder.path, head)
         note += _add_transfer(folder, moved)
-        for write in finish:
-            write(folder.path)
+        write_pages(folder.path)
     return {
         **msgspec.to_builtins(moved),
         "head": str(head_path),
@@ -138,7 +136,9 @@ def _add_transfer(folder: RunFolder, moved: TransferResult) -> str:
     """Add a transfer to the results; return a remark on those of an earlier one."""
     results = folder.results
     earlier = [old for old in results.transfers if old.encoder == moved.encoder]
-    if moved.of(OURS) is None and any(old.of(OURS) is not None for old in earlier):
+    if moved.accuracy.get(OURS) is None and any(
+        old.accuracy.get(OURS) is not None for old in earlier
+    ):
         return "; the earlier results are kept"
     others = [old for old in results.transfers if old.encoder != moved.encoder]
     results = msgspec.structs.replace(results, transfers=(*others, moved))

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,13 +46,12 @@ class TrainingLabels:
         unlabeled: Sequence[str] = (),
         *,
         source: str | None = None,
-        finish: tuple[Callable[[Path], object], ...] = (),
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.run = run
         self.saved: Path | None = None
         self._held_out, self._unlabeled, self._source = held_out, tuple(unlabeled), source
-        self._finish, self._options = finish, dict(options or {})
+        self._options = dict(options or {})
         self._images: dict[str, LabeledImage] = {}  # all that are shown
         self._labels: dict[str, LabeledImage] = {}  # those of the run
         self._skipped: set[str] = set()  # suggested, and of no class
@@ -64,8 +63,7 @@ class TrainingLabels:
         """Return what there is to label; `search` for suspicious images, if `issues` did not."""
         self._read()
         if search:
-            inspected = inspect_issues(*self._latest, **self._options)
-            self._findings = _of_training(inspected.issues, inspected.task)
+            self._findings = _of_training(*inspect_issues(*self._latest, **self._options))
         if self._suggestions is None and self._unlabeled:
             self._suggestions = self._suggest()
         saved = self.saved
@@ -155,7 +153,6 @@ class TrainingLabels:
                 None if self.saved else target,
                 str(manifest),
                 every_image=True,
-                finish=self._finish,
                 **self._options,
             )
         except BaseException:

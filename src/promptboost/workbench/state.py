@@ -3,7 +3,7 @@
 import hashlib
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
@@ -108,8 +108,8 @@ class Workbench:
     """A run with its draft, measured after every edit; not thread-safe.
 
     Of the run, only its count of looks changes. `folder` is that of the draft, `model` suggests sentences,
-    `finish` is called with the folder of a saved version to write report and card, and `options` are those
-    for opening encoders when saving. `unlabeled` and `source` are for :class:`TrainingLabels`.
+    and `options` are those for opening encoders when saving. `unlabeled` and `source` are for
+    :class:`TrainingLabels`.
     """
 
     def __init__(
@@ -119,18 +119,15 @@ class Workbench:
         folder: Path | None = None,
         *,
         model: ModelSettings | None = None,
-        finish: tuple[Callable[[Path], object], ...] = (),
         options: Mapping[str, Any] | None = None,
         unlabeled: Sequence[str] = (),
         source: str | None = None,
     ) -> None:
         self.run, self.held_out = run, held_out
-        self.labels = TrainingLabels(
-            run, held_out, unlabeled, source=source, finish=finish, options=options
-        )
+        self.labels = TrainingLabels(run, held_out, unlabeled, source=source, options=options)
         self.folder = folder or draft_folder(run, held_out.ensemble.fingerprint)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.model, self._finish, self._options = model, finish, options or {}
+        self.model, self._options = model, options or {}
         self.draft, self.restored = Draft(run=str(run.resolve())), False
         self._candidates = [held_out.base]  # one more after each change of the draft
         self._last_step: tuple[str, Candidate] | None = None
@@ -451,7 +448,6 @@ class Workbench:
             version_folder(self.run, name or free_name(self.run)),
             reason=reason,
             held_out=self.held_out,
-            finish=self._finish,
             **self._options,
         )
         self.find_versions()
@@ -459,7 +455,7 @@ class Workbench:
 
     def refit(self, name: str) -> dict[str, Any]:
         """Fit the residual of a saved version again, and return its accuracy."""
-        results = refit_run(self._version(name), finish=self._finish, **self._options)
+        results = refit_run(self._version(name), **self._options)
         return {"name": name, **accuracy_record(results)}
 
     def final(self, name: str) -> dict[str, Any]:
