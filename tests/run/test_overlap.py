@@ -15,7 +15,7 @@ from promptboost.report.checks import run_checks
 from promptboost.report.page import read_run
 from promptboost.run.evaluate import evaluate_run
 from promptboost.run.fit import fit_run
-from promptboost.run.overlap import Overlap, inspect, inspect_known
+from promptboost.run.overlap import Overlap, inspect
 from promptboost.run.results import Results
 from tests.run.run_tools import ENCODER, write_images, write_sentences
 from tests.run.test_copies import scene
@@ -73,7 +73,7 @@ def test_what_is_a_copy_of_what(task):
 def test_digests_alone_find_what_is_the_same_byte_for_byte(task):
     data = load_data(task / "images")
     digests = [image.digest() for image in data.of_split("train").images]
-    overlap = inspect_known(digests, data.of_split("test")).overlap
+    overlap = inspect(digests, data.of_split("test")).overlap
     assert (overlap.leaks.images, overlap.leaks.exact) == (2, 2)
     assert overlap.contradictions.images == 0
     assert overlap.repeats.images == 2

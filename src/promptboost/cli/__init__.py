@@ -71,6 +71,7 @@ _MODULES = {
     **dict.fromkeys(("diff", "report"), "show"),
     **dict.fromkeys(("transfer", "refit"), "evaluate"),
     **dict.fromkeys(("push", "pull"), "export"),
+    "suggest": "predict",
     "workbench": "edit",
 }
 

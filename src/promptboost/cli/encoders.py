@@ -133,13 +133,10 @@ def doctor(out: Output, encoder: str | None) -> int:
 
     The exit code is 2 if a check fails.
     """
-    from promptboost.progress import stage
     from promptboost.run.doctor import examine
 
     diagnoses = []
-    for name, check in examine(encoder or opt.default_encoder(out)).items():
-        with stage(out.progress, f"checking: {name}"):
-            diagnosis = check()
+    for diagnosis in examine(encoder or opt.default_encoder(out), out.progress):
         diagnoses.append(diagnosis)
         if not out.json:
             echo(f"{_MARKS[diagnosis.ok]} {diagnosis.name}: {plain(diagnosis.detail)}")

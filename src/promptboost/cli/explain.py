@@ -82,7 +82,13 @@ def explain(
         out.note(f"{bad.path}: {bad.reason}")
     most = None if everything else TERMS
     if html is not None:
-        _write_page(html, run, explained, most)
+        from promptboost.io import write_text
+        from promptboost.report.page import explanations_html
+        from promptboost.run.fit import thumbnail
+
+        small = {image.name: thumbnail(image) for image in explained.images}
+        name = run.resolve().name
+        write_text(html, explanations_html(name, explained.explanations, small, most))
     record = {
         "run": run,
         "images": [explanation.record() for explanation in explained.explanations],
@@ -90,16 +96,6 @@ def explain(
     }
     out.result(record, lambda: _summary(explained, html, most))
     return 0 if explained.explanations else UNUSABLE
-
-
-def _write_page(html: Path, run: Path, explained: "ExplainedImages", most: int | None) -> None:
-    from promptboost.io import write_text
-    from promptboost.report.page import explanations_html
-    from promptboost.run.fit import thumbnail
-
-    small = {image.name: thumbnail(image) for image in explained.images}
-    page = explanations_html(run.resolve().name, explained.explanations, small, most)
-    write_text(html, page)
 
 
 def _summary(explained: "ExplainedImages", html: Path | None, most: int | None) -> str:

@@ -21,7 +21,6 @@ from promptboost.config import AUTO, PRESETS, FitConfig, read_config
 
 if TYPE_CHECKING:
     from promptboost.run.results import Results
-    from promptboost.run.run_folder import RunFolder
 
 _EXAMPLES = """
 \b
@@ -107,6 +106,7 @@ def fit(
     from promptboost.errors import RunError, SettingError
     from promptboost.run.fit import check_inputs, fit_run
     from promptboost.run.run_folder import RunFolder
+    from promptboost.run.transfer import transfer_run
     from promptboost.trackers import make_trackers
 
     data = with_columns(data, image_column, label_column)
@@ -139,7 +139,7 @@ def fit(
     for name in transfers:  # an encoder that cannot be loaded is an error before the fit
         load_encoder(name, device=opening["device"])
     try:
-        results = fit_run(
+        fit_run(
             data,
             run,
             settings,
@@ -150,32 +150,19 @@ def fit(
             say=out.note,
             **opening,
         )
-    except KeyboardInterrupt:
-        if unfinished := folder.unfinished:
+    except (KeyboardInterrupt, OSError) as error:
+        unfinished = folder.unfinished
+        if unfinished and isinstance(error, KeyboardInterrupt):
             raise Interrupted(unfinished.resume_hint) from None
-        raise
-    except OSError as error:
-        if (unfinished := folder.unfinished) and error.strerror:
+        if unfinished and isinstance(error, OSError) and error.strerror:
             reason = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
             message = f"{reason}; fix this, then type: {unfinished.resume_hint}"
             raise RunError(message) from error
         raise
-    results = _transferred(folder, results, transfers, opening)
+    for name in transfers:
+        transfer_run(run, name, **opening)
+    results = folder.results
     out.result({"run": run, **results.record()}, lambda: summary(run, results))
-
-
-def _transferred(
-    folder: "RunFolder",
-    results: "Results",
-    encoders: tuple[str, ...],
-    opening: dict[str, Any],
-) -> "Results":
-    """Transfer a run; return its results with those of the transfers."""
-    from promptboost.run.transfer import transfer_run
-
-    for name in encoders:
-        transfer_run(folder.path, name, **opening)
-    return folder.results if encoders else results
 
 
 def _given(
@@ -201,16 +188,23 @@ def _given(
 
 def summary(run: Path, results: "Results") -> str:
     """Format the results of a fit."""
+    from promptboost.baselines import OURS
+
     task = results.task
     accuracies = [
         [m.label, *map(percent, (m.accuracy, m.class_accuracy, m.learn_accuracy))]
         for m in results.methods
     ]
+    ours, without_copies = results.method(OURS), []
+    if results.overlap is not None and ours is not None and ours.unseen_accuracy is not None:
+        without_copies = [
+            f"{ours.label}: {percent(ours.unseen_accuracy)} {results.overlap.without}"
+        ]
     lines = [
         f"{task.classes} classes, {task.learn_images} training images, {task.held_out_images} held out",
         "",
         table(["", "accuracy", "mean of classes", "training images"], accuracies),
-        *_without_copies(results),
+        *without_copies,
         *_other_encoders(results),
         "",
         *_facts(results),
@@ -234,15 +228,6 @@ def _other_encoders(results: "Results") -> list[str]:
             headers = [heading, "zero-shot", "mean of prompts", "boosted"]
             lines += ["", table(headers, rows)]
     return ["", f"above: on {plain(results.encoder.id)}", *lines] if lines else []
-
-
-def _without_copies(results: "Results") -> list[str]:
-    from promptboost.baselines import OURS
-
-    ours = results.method(OURS)
-    if results.overlap is None or ours is None or ours.unseen_accuracy is None:
-        return []
-    return [f"{ours.label}: {percent(ours.unseen_accuracy)} {results.overlap.without}"]
 
 
 def _facts(results: "Results") -> list[str]:

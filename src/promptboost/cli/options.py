@@ -154,11 +154,16 @@ no_cache_option = click.option(
 )
 
 
-class _BatchSize(click.IntRange):
-    name = "auto|N"
+class _NumberOr(click.IntRange):
+    """A number, or one word."""
+
+    def __init__(self, word: str, name: str, least: int | None = None) -> None:
+        super().__init__(min=least)
+        self.word, self.name = word, name
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        return value if value == "auto" else super().convert(value, param, ctx)
+        """Parse the value."""
+        return value if value == self.word else super().convert(value, param, ctx)
 
 
 #: How encoders run; :func:`with_output` applies batch size and precision to all that the command loads.
@@ -168,7 +173,7 @@ device_options = with_options(
         threads_option,
         click.option(
             "--batch-size",
-            type=_BatchSize(min=1),
+            type=_NumberOr("auto", "auto|N", 1),
             help="Images of a batch. Default: auto, which is 64, or up to 256 on a GPU.",
         ),
         click.option(
@@ -381,18 +386,6 @@ class Numbers(Names):
             self.fail(f"{value!r} is not a list of whole numbers such as 1,2,4", param, ctx)
 
 
-class _NumberOrAll(click.ParamType[Any]):
-    name = "N|all"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        if value == "all" or isinstance(value, int):
-            return value
-        try:
-            return int(value)
-        except ValueError:
-            self.fail(f"{value!r} is neither a number nor 'all'", param, ctx)
-
-
 def config_options(
     names: Iterable[str] | None = None, *, presets: bool = False
 ) -> Callable[[Any], Any]:
@@ -409,7 +402,7 @@ def _option(setting: Setting, *, presets: bool) -> Callable[[Any], Any]:
         off = setting.off or f"no-{name[2:]}"
         return click.option(f"{name}/--{off}", default=None, help=text)
     if setting.none == "all":
-        kind = _NumberOrAll()
+        kind = _NumberOr("all", "N|all")
     elif setting.choices:
         kind = click.Choice(setting.choices)
     elif setting.file:

@@ -170,9 +170,17 @@ def build(
     """
     from promptboost.cli import pool_text
     from promptboost.io import write_json
-    from promptboost.pool.sources import choose_sources, join_sentences
+    from promptboost.pool import TEMPLATES, save_pool
+    from promptboost.pool.sources import choose_sources, join_pool, join_sentences
+    from promptboost.pool.templates import clip_templates
 
-    as_pool = _writes_pool(file, concatenate, templates)
+    as_pool = file.suffix.lower() != ".json"
+    if not as_pool and (concatenate != "none" or templates is not None):
+        option = "--templates" if concatenate == "none" else "--concatenate"
+        raise SettingError(
+            f"{option} needs a pool, but {file} would contain only sentences; use "
+            f"-o {file.with_suffix('.jsonl')}"
+        )
     names, matches = _match(**options)
     if sources is not None:
         matches = choose_sources(matches, [name.strip() for name in sources.split(",")])
@@ -181,43 +189,18 @@ def build(
     joined = join_sentences(described, names) if described else {}
     record = pool_text.build_record(file, names, described, joined)
     if as_pool:
-        record |= _write_pool(file, names, matches, concatenate, templates)
+        shared = clip_templates() if templates == "clip" else TEMPLATES if templates else None
+        pool = join_pool(matches, names, templates=shared, concatenate=concatenate)
+        save_pool(pool, file)
+        statistics = pool.statistics()
+        record |= {
+            name: statistics[name] for name in ("prompts", "prompts_by_source", "fingerprint")
+        }
     else:
         write_json(file, joined)
     if without := record["without_sentences"]:
         out.note(f"{len(without)} of {len(names)} classes have no sentence: {few(without)}")
     out.result(record, lambda: pool_text.build_text(record))
-
-
-def _writes_pool(file: Path, concatenate: str, templates: str | None) -> bool:
-    """Return whether to write a pool, by the name of the file."""
-    if file.suffix.lower() != ".json":
-        return True
-    if concatenate != "none" or templates is not None:
-        option = "--templates" if concatenate == "none" else "--concatenate"
-        raise SettingError(
-            f"{option} needs a pool, but {file} would contain only sentences; use "
-            f"-o {file.with_suffix('.jsonl')}"
-        )
-    return False
-
-
-def _write_pool(
-    file: Path,
-    names: tuple[str, ...],
-    matches: list["ClassMatch"],
-    concatenate: "Concatenate",
-    templates: str | None,
-) -> dict[str, Any]:
-    from promptboost.pool import TEMPLATES, save_pool
-    from promptboost.pool.sources import join_pool
-    from promptboost.pool.templates import clip_templates
-
-    shared = clip_templates() if templates == "clip" else TEMPLATES if templates else None
-    pool = join_pool(matches, names, templates=shared, concatenate=concatenate)
-    save_pool(pool, file)
-    statistics = pool.statistics()
-    return {name: statistics[name] for name in ("prompts", "prompts_by_source", "fingerprint")}
 
 
 @pool.command(name="show", short_help="List the names in a file, or the sentences of one class.")

@@ -1,6 +1,5 @@
 """``promptboost show``, ``diff`` and ``report``: a run as text and as a page."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from promptboost.errors import count
 if TYPE_CHECKING:
     from promptboost.model import PromptEnsemble
     from promptboost.model.edits import ClassDifference, Difference
-    from promptboost.run.results import HardImage, Results
+    from promptboost.run.results import Results
 
 _EDITED = "the text was edited after the fit: results and report are those of the unedited text"
 _SHOWN = 8  # sentences per class, and images
@@ -56,10 +55,19 @@ def show(out: Output, run: Path, class_names: tuple[str, ...], everything: bool)
     limit = None if everything else _SHOWN
 
     def text() -> str:
-        parts = [_heading(ensemble) + (f"\n{_EDITED}" if edited else "")]
+        composers = " and ".join(dict.fromkeys(step.composer for step in ensemble.rounds))
+        encoders = " and ".join(encoder.id for encoder in ensemble.encoders)
+        heading = (
+            f"{len(ensemble.class_names)} classes, {count(len(ensemble), 'round')} "
+            f"({plain(composers)}), {ensemble.n_prompts} sentences, fitted on "
+            f"{plain(encoders or 'an unknown encoder')}"
+        )
+        parts = [heading + (f"\n{_EDITED}" if edited else "")]
         parts += [_class_text(ensemble, name, limit) for name in names]
         if hard and not class_names:
-            parts.append(_hard_text(hard[:limit]))
+            rows = [[h.image, h.label, h.predicted, percent(h.weight)] for h in hard[:limit]]
+            headers = ["image", "label", "predicted", "weight"]
+            parts.append(f"hardest training images\n{table(headers, rows, (0, 1, 2))}")
         return "\n\n".join(parts)
 
     round_records = [
@@ -69,15 +77,6 @@ def show(out: Output, run: Path, class_names: tuple[str, ...], everything: bool)
     pinned = {name: ensemble.pinned[name] for name in names if name in ensemble.pinned}
     record = {"classes": classes, "pinned": pinned, "rounds": round_records}
     out.result({**record, "hardest": hard, "edited": edited}, text)
-
-
-def _heading(ensemble: "PromptEnsemble") -> str:
-    composers = " and ".join(dict.fromkeys(step.composer for step in ensemble.rounds))
-    return (
-        f"{len(ensemble.class_names)} classes, {count(len(ensemble), 'round')} "
-        f"({plain(composers)}), {ensemble.n_prompts} sentences, fitted on "
-        f"{plain(' and '.join(encoder.id for encoder in ensemble.encoders) or 'an unknown encoder')}"
-    )
 
 
 def _class_text(ensemble: "PromptEnsemble", name: str, limit: int | None) -> str:
@@ -90,12 +89,6 @@ def _class_text(ensemble: "PromptEnsemble", name: str, limit: int | None) -> str
         remaining = sum(list(prompts.values())[limit:])
         lines.append(f"  {percent(remaining):>7}  … {len(prompts) - limit} more (--all shows them)")
     return "\n".join(lines)
-
-
-def _hard_text(hard: "Sequence[HardImage]") -> str:
-    rows = [[h.image, h.label, h.predicted, percent(h.weight)] for h in hard]
-    headers = ["image", "label", "predicted", "weight"]
-    return f"hardest training images\n{table(headers, rows, (0, 1, 2))}"
 
 
 @click.command(name="diff", epilog=_EXAMPLES)

@@ -24,7 +24,6 @@ from promptboost.report.svg import (
     Point,
     Reference,
     coverage_plot,
-    number,
     reliability_plot,
     staged_curve,
     wilson,
@@ -163,6 +162,13 @@ def render(template: str, **values: Any) -> str:
     return svg.printable(_environment().get_template(template).render(**values))
 
 
+# Names of the steps in `Results.timing`.
+_STEPS = {
+    "images_s": "reading and embedding images",
+    "texts_s": "embedding prompts",
+    "boost_s": "boosting",
+    "total_s": "in all",
+}
 # How to use a classifier in Python, on cards.
 _USAGE = """\
 import promptboost
@@ -194,6 +200,8 @@ def _environment() -> "Environment":
         text_name=TEXT,
         terms=TERMS,
         usage=_USAGE,
+        steps=_STEPS,
+        wilson=wilson,
         points=svg.points,
         count=count,
         bar=svg.bar,
@@ -279,10 +287,8 @@ def report_html(run: Run) -> str:
         boosted=results.measured(),
         ours=results.method(OURS),
         leaked=results.held_out and results.overlap is not None and results.overlap.leaks.images,
-        methods=method_spans(results),
         curves=curves(results),
         certainty=certainty(results),
-        legend=legend(results),
         found=sorted(findings, key=lambda check: check.rule.severity != "issue"),
         quiet=[check for check in checks if check.answer.outcome != "found"],
         classes=sorted_classes(results),
@@ -298,7 +304,6 @@ def report_html(run: Run) -> str:
         transfers=transfers_with_gain(results),
         alone=any(moved.accuracy.get(TEXT) is not None for moved in results.transfers),
         settings=setting_tables(run.settings),
-        timing=timing_rows(results),
     )
 
 
@@ -332,7 +337,6 @@ def card_markdown(run: Run) -> str:
         composed=Composed.of(run.ensemble),
         results=run.results,
         task=run.results.task,
-        methods=method_spans(run.results),
         ours=run.results.method(OURS),
         transfers=transfers_with_gain(run.results),
         alone=any(moved.accuracy.get(TEXT) is not None for moved in run.results.transfers),
@@ -424,52 +428,15 @@ def class_banks(
 # The curve is drawn twice, and the style sheet shows the one that fits: shrunk text is unreadable.
 _SIZES = {"wide": (900, 340), "narrow": (360, 280)}
 _REFERENCES = {"zero-shot": ("zero-shot", "zero"), "logistic": ("logistic regression", "probe")}
-_TIMES = {
-    "images_s": "reading and embedding images",
-    "texts_s": "embedding prompts",
-    "boost_s": "boosting",
-    "total_s": "in all",
-}
 
 
-def method_spans(results: Results) -> list[tuple[MethodResult, tuple[float, float] | None]]:
-    """Return the methods in the order of the file, with intervals for held-out images."""
-    n = results.task.held_out_images
-    return [
-        (method, wilson(method.accuracy, n) if results.held_out else None)
-        for method in results.methods
-    ]
+def curves(results: Results) -> dict[str, Any]:
+    """Draw the staged curve for wide and for narrow screens; empty with fewer than two stages.
 
-
-def curves(results: Results) -> dict[str, Markup]:
-    """Draw the staged curve for wide and for narrow screens; empty with fewer than two stages."""
+    The legend has the style and the name of every line.
+    """
     if len(results.staged) < 2:
         return {}
-    lines, levels = _lines(results)
-    ends = [lines[-1].values[0], lines[-1].values[-1]]
-    where = "held-out" if results.held_out else "training"
-    others = "".join(f", {level.label} {percent(level.value)}" for level in levels)
-    title = (
-        f"Accuracy on {where} images against rounds: {percent(ends[0])} after round 1, "
-        f"{percent(ends[1])} after round {results.staged[-1].round}{others}."
-    )
-    return {
-        size: staged_curve(
-            lines, levels, width=width, height=height, title=title, named=size == "wide"
-        )
-        for size, (width, height) in _SIZES.items()
-    }
-
-
-def legend(results: Results) -> list[tuple[str, str]]:
-    """Return the style and the name of every line of the curve."""
-    lines, levels = _lines(results)
-    return [(line.kind, line.label) for line in reversed(lines)] + [
-        (level.kind, level.label) for level in levels
-    ]
-
-
-def _lines(results: Results) -> tuple[list[Line], list[Reference]]:
     lines = [Line("learning", "learn", [stage.learn_accuracy for stage in results.staged])]
     if results.held_out:
         lines.append(Line("boosted", "main", [stage.accuracy for stage in results.staged]))
@@ -478,7 +445,20 @@ def _lines(results: Results) -> tuple[list[Line], list[Reference]]:
         for name, (label, kind) in _REFERENCES.items()
         if (value := results.measured(name)) is not None
     ]
-    return lines, levels
+    where = "held-out" if results.held_out else "training"
+    others = "".join(f", {level.label} {percent(level.value)}" for level in levels)
+    title = (
+        f"Accuracy on {where} images against rounds: {percent(lines[-1].values[0])} after round 1, "
+        f"{percent(lines[-1].values[-1])} after round {results.staged[-1].round}{others}."
+    )
+    drawn = {
+        size: staged_curve(
+            lines, levels, width=width, height=height, title=title, named=size == "wide"
+        )
+        for size, (width, height) in _SIZES.items()
+    }
+    legend = [(line.kind, line.label) for line in lines[::-1]]
+    return {**drawn, "legend": legend + [(level.kind, level.label) for level in levels]}
 
 
 # Accuracies of fewer answers are not drawn.
@@ -488,8 +468,8 @@ _FEWEST = 10
 def certainty(results: Results) -> dict[str, Any]:
     """Draw how reliable probabilities are; empty without held-out images.
 
-    Besides two charts, return the measures of the run and of its text alone, the answers at each least
-    probability, and the bins of probability with the 95 % intervals of their accuracy.
+    Besides two charts, return the measures of the run and of its text alone, and the answers at each
+    least probability.
     """
     ours, text = results.method(OURS), results.method(TEXT)
     if not results.held_out or ours is None or not ours.reliability or not ours.coverage:
@@ -502,7 +482,6 @@ def certainty(results: Results) -> dict[str, Any]:
         "reliability": _reliability(ours),
         "coverage_curve": _coverage(ours, text),
         "rows": [(answered, alone.get(answered.min_probability)) for answered in ours.coverage],
-        "bins": [(bin_, wilson(bin_.accuracy, bin_.count)) for bin_ in ours.reliability],
     }
 
 
@@ -579,24 +558,13 @@ def transfers_with_gain(results: Results) -> list[tuple[TransferResult, float | 
     return rows
 
 
-def timing_rows(results: Results) -> list[tuple[str, str]]:
-    """Return the seconds that were spent, with descriptions of the known steps."""
-    return [
-        (_TIMES.get(name, name), f"{number(round(value, 1))} s")
-        for name, value in results.timing.items()
-        if isinstance(value, int | float)
-    ]
-
-
-def setting_tables(settings: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Flatten TOML tables into titled lists of names and values, in the order of the file."""
-    loose = [(name, _written(v)) for name, v in settings.items() if not isinstance(v, Mapping)]
-    if loose:
-        yield "", loose
-    for title, table in settings.items():
-        if isinstance(table, Mapping):
-            for inner, rows in setting_tables(table):
-                yield f"{title}.{inner}" if inner else title, rows
+def setting_tables(
+    tables: Mapping[str, Mapping[str, Any]],
+) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Yield titled lists of names and values, in the order of the file."""
+    for title, table in tables.items():
+        if table:
+            yield title, [(name, _written(value)) for name, value in table.items()]
 
 
 def _written(value: object) -> str:

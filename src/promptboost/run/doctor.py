@@ -1,13 +1,14 @@
 """Check the installation: libraries, extras, device, encoder and cache."""
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 
 import promptboost
-from promptboost.errors import PromptBoostError, install_command
+from promptboost.errors import MissingExtraError, PromptBoostError, install_command
+from promptboost.progress import Progress, no_progress, stage
 
 _CORE = ("numpy", "numba", "pillow", "scikit-learn", "safetensors")
 _EXTRAS = {
@@ -26,34 +27,36 @@ class Diagnosis:
     ok: bool | None = True
 
 
-def examine(encoder: str) -> dict[str, Callable[[], Diagnosis]]:
-    """Return the checks of everything that a fit with an encoder needs, by name."""
-    tests: dict[str, Callable[[], str]] = {
+def examine(encoder: str, progress: Progress = no_progress) -> Iterator[Diagnosis]:
+    """Check everything that a fit with an encoder needs."""
+    checks: dict[str, Callable[[], str]] = {
+        "promptboost": lambda: f"{promptboost.__version__} on Python {platform.python_version()}",
+        "libraries": partial(_packages, _CORE),
+        **{f"extra {extra}": partial(_packages, names, extra) for extra, names in _EXTRAS.items()},
         "device": _device,
         f"encoder {encoder}": partial(_encoder, encoder),
         "embedding store": _store,
     }
-    return {
-        "promptboost": lambda: Diagnosis(
-            "promptboost", f"{promptboost.__version__} on Python {platform.python_version()}"
-        ),
-        "libraries": partial(_packages, "libraries", _CORE),
-        **{
-            f"extra {extra}": partial(_packages, f"extra {extra}", packages, extra)
-            for extra, packages in _EXTRAS.items()
-        },
-        **{name: partial(_test, name, test) for name, test in tests.items()},
-    }
+    for name, check in checks.items():
+        with stage(progress, f"checking: {name}"):
+            try:
+                diagnosis = Diagnosis(name, check())
+            except (PromptBoostError, OSError, RuntimeError) as error:
+                ok = None if name.startswith("extra ") else False
+                diagnosis = Diagnosis(name, str(error), ok)
+        yield diagnosis
 
 
-def _packages(name: str, packages: Sequence[str], extra: str | None = None) -> Diagnosis:
-    versions = {package: _version(package) for package in packages}
-    missing = [package for package, version in versions.items() if version is None]
-    if extra is not None and missing:
+def _packages(names: Sequence[str], extra: str | None = None) -> str:
+    versions = {name: _version(name) for name in names}
+    missing = [name for name, version in versions.items() if version is None]
+    if missing and extra is not None:
         hint = f"not installed ({', '.join(missing)}); type: {install_command(extra)}"
-        return Diagnosis(name, hint, None)
-    found = ", ".join(f"{package} {version or 'missing'}" for package, version in versions.items())
-    return Diagnosis(name, found, not missing)
+        raise MissingExtraError(hint)
+    found = ", ".join(f"{name} {version or 'missing'}" for name, version in versions.items())
+    if missing:
+        raise RuntimeError(found)
+    return found
 
 
 def _version(package: str) -> str | None:
@@ -61,13 +64,6 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _test(name: str, test: Callable[[], str]) -> Diagnosis:
-    try:
-        return Diagnosis(name, test())
-    except (PromptBoostError, OSError, RuntimeError) as error:
-        return Diagnosis(name, str(error), False)
 
 
 def _device() -> str:

@@ -1,6 +1,7 @@
 """Evaluate a run on other labeled images, or on its held-out images."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -20,7 +21,7 @@ from promptboost.model.head import check_share, mean_index, mean_proba
 from promptboost.model.prediction import FIELDS, Prediction
 from promptboost.progress import Progress, no_progress
 from promptboost.run.holdout import add_looks, held_out_images, shown_part
-from promptboost.run.overlap import Inspection, inspect, inspect_known
+from promptboost.run.overlap import Inspection, inspect
 from promptboost.run.predict import LoadOptions, open_classifier
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.versions import Lineage
@@ -49,7 +50,12 @@ def evaluate_run(
     all images.
     """
     folder, classifier = open_run(run, min_probability, progress, **options)
-    data = _measured_on(folder, source, held_out=held_out, final=final, progress=progress)
+    if held_out:
+        images = held_out_images(folder, source, progress)
+        data = as_called_now(shown_part(images, final=final), folder)
+    else:
+        data = load_data(source or str(folder.source), progress=progress)
+        data = data.of_split("test") if "test" in data.splits else data
     data = with_classes(data, classifier.class_names)
     lineage = add_looks(run, **{"final_looks" if final else "looks": 1}) if held_out else None
     rows = [embedder.originals(data) for embedder in classifier.embedders]
@@ -98,25 +104,24 @@ def evaluate_images(
     ]
     inspection = inspect_run(folder, data, progress=progress)
     leaked = None if inspection is None else inspection.leaked
-    mixed = confusions(names, labels, guesses[-1].held_out, data.ids)
-    by_class = per_class(names, labels, {guess.name: guess.held_out for guess in guesses})
-    record = {
+    answers = {guess.name: guess.held_out for guess in guesses}
+    record: dict[str, Any] = {
         "encoder": " + ".join(embedder.id for embedder in classifier.embedders),
         "images": len(data),
         "learned_from": None if leaked is None else int(leaked.sum()),
-        "overlap": None if inspection is None else msgspec.to_builtins(inspection.overlap),
+        "overlap": None if inspection is None else inspection.overlap,
         "remarks": [] if inspection is None else inspection.overlap.lines(run=True),
         "bad_images": [{"path": bad.path, "reason": bad.reason} for bad in data.bad],
-        "methods": [msgspec.to_builtins(guess.result(labels, leaked=leaked)) for guess in guesses],
-        "per_class": msgspec.to_builtins(by_class),
-        "confusions": msgspec.to_builtins(mixed),
+        "methods": [guess.result(labels, leaked=leaked) for guess in guesses],
+        "per_class": per_class(names, labels, answers),
+        "confusions": confusions(names, labels, answers[OURS], data.ids),
     }
     if write is not None:
         predictions = _predictions(data, guesses, probabilities, min_probability or 0.0)
         write((*FIELDS, "label", "zero_shot"), [predictions])
     if min_probability is not None:
-        record["sure"] = msgspec.to_builtins(coverage(probabilities, labels, min_probability))
-    return record
+        record["sure"] = coverage(probabilities, labels, min_probability)
+    return msgspec.to_builtins(record)  # type: ignore[no-any-return]
 
 
 def _predictions(
@@ -144,17 +149,6 @@ def _predictions(
         Prediction(image=bad.path, error=bad.reason, label=None, zero_shot=None) for bad in data.bad
     ]
     return [*read, *bad]
-
-
-def _measured_on(
-    folder: RunFolder, source: str | None, *, held_out: bool, final: bool, progress: Progress
-) -> Dataset:
-    """Return the images to measure on; held-out ones by the names their classes have now."""
-    if held_out:
-        images = held_out_images(folder, source, progress)
-        return as_called_now(shown_part(images, final=final), folder)
-    data = load_data(source or str(folder.source), progress=progress)
-    return data.of_split("test") if "test" in data.splits else data
 
 
 def as_called_now(data: Dataset, folder: RunFolder) -> Dataset:
@@ -186,20 +180,13 @@ def inspect_run(
     """
     if not run.metrics_path.exists() or (digests := run.results.task.learn_digests) is None:
         return None
-    learn = _learned_images(run)
-    if learn is not None and learn.class_names == data.class_names:
-        return inspect(learn, data, progress=progress)
-    learned = [bytes.fromhex(digest) for digest in digests]
-    return inspect_known(learned, data, progress=progress)
-
-
-def _learned_images(run: RunFolder) -> Dataset | None:
-    """Find the training images of a run; None if they are missing or have changed."""
     settings = run.settings
-    try:
+    known: Dataset | list[bytes] = [bytes.fromhex(digest) for digest in digests]
+    with suppress(PromptBoostError, OSError):
         # Drawn from all files, so that only the training images are read.
-        data = run.source.load(check=False)
-        learn = divide(run.source, data, settings.shots, settings.seed).learn
-        return learn if learn.fingerprint == run.learn_fingerprint else None
-    except (PromptBoostError, OSError):
-        return None
+        every_image = run.source.load(check=False)
+        learn = divide(run.source, every_image, settings.shots, settings.seed).learn
+        unchanged = learn.fingerprint == run.learn_fingerprint
+        if unchanged and learn.class_names == data.class_names:
+            known = learn
+    return inspect(known, data, progress=progress)

@@ -9,8 +9,7 @@ from typing import Literal
 import msgspec
 
 from promptboost.baselines import Count, Share
-from promptboost.errors import FileFormatError
-from promptboost.io import load_json, read_text
+from promptboost.run.run_folder import read_record
 
 SCHEMA_VERSION = 1
 #: Number of findings in the report.
@@ -68,11 +67,4 @@ class Issues(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def read(cls, path: Path) -> "Issues":
         """Read ``issues.json``."""
-        record = load_json(read_text(path, error=FileFormatError), str(path))
-        version = record.get("schema_version") if isinstance(record, dict) else None
-        if version != SCHEMA_VERSION or isinstance(version, bool):
-            raise FileFormatError(f"{path}: schema_version: must be 1, not {version!r:.60}")
-        try:
-            return msgspec.convert(record, cls)
-        except msgspec.ValidationError as error:
-            raise FileFormatError(f"{path}: {error}") from None
+        return read_record(path, cls, SCHEMA_VERSION, "search for issues again")

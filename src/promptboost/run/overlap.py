@@ -132,55 +132,32 @@ class Inspection:
 
 
 def inspect(
-    learn: Dataset,
+    learn: Dataset | Sequence[bytes],
     held_out: Dataset,
     near: Iterable[Pairs] | None = None,
     *,
     most: int | None = _RECORDED,
     progress: Progress = no_progress,
 ) -> Inspection:
-    """Find copies among the images of a task.
+    """Find copies among the images of a task; of the training images, digests are enough.
 
     `near` are pairs of similar images, as positions in the training images followed by the held-out
-    ones; by default thumbnails are compared. At most `most` of each kind are named.
+    ones; by default thumbnails are compared, but not of images known by their digests. At most `most`
+    of each kind are named.
     """
-    images = (*learn.images, *held_out.images)
-    return _inspect(
-        [image.digest() for image in images],
-        np.concatenate([learn.labels, held_out.labels]),
-        [*learn.ids, *held_out.ids],
-        learn.class_names,
-        len(learn),
-        near_images(images, progress=progress) if near is None else near,
-        most,
-    )
+    learned, class_names = len(learn), held_out.class_names
+    if isinstance(learn, Dataset):
+        digests, learn_labels = [image.digest() for image in learn.images], learn.labels
+        names, compared, start = list(learn.ids), (*learn.images, *held_out.images), 0
+    else:
+        digests, learn_labels = list(learn), np.full(learned, UNKNOWN)
+        names, compared, start = [""] * learned, held_out.images, learned
+    if near is None:
+        near = ((i + start, j + start) for i, j in near_images(compared, progress=progress))
+    digests += [image.digest() for image in held_out.images]
+    labels = np.concatenate([learn_labels, held_out.labels])
+    names += held_out.ids
 
-
-def inspect_known(
-    digests: Sequence[bytes], held_out: Dataset, *, progress: Progress = no_progress
-) -> Inspection:
-    """Find copies if only the digests of the training images are known."""
-    learned = len(digests)
-    near = near_images(held_out.images, progress=progress)
-    return _inspect(
-        [*digests, *(image.digest() for image in held_out.images)],
-        np.concatenate([np.full(learned, UNKNOWN), held_out.labels]),
-        [*[""] * learned, *held_out.ids],
-        held_out.class_names,
-        learned,
-        ((i + learned, j + learned) for i, j in near),
-    )
-
-
-def _inspect(
-    digests: Sequence[bytes],
-    labels: Indices,
-    names: Sequence[str],
-    class_names: Sequence[str],
-    learned: int,
-    near: Iterable[Pairs],
-    most: int | None = _RECORDED,
-) -> Inspection:
     def copy(i: int, j: int) -> Copy:
         label, of_label = (class_names[labels[k]] if labels[k] != UNKNOWN else "" for k in (i, j))
         exact = digests[i] == digests[j]

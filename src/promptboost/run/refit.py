@@ -30,7 +30,7 @@ from promptboost.run.fit import (
     timing,
     write_run,
 )
-from promptboost.run.overlap import inspect, inspect_known
+from promptboost.run.overlap import inspect
 from promptboost.run.results import EmbeddedTask, Results, measure
 from promptboost.run.run_folder import RunFolder, check_place, usable_store
 from promptboost.run.transfer import outdated_heads
@@ -225,7 +225,7 @@ def _task(
     if changed:
         say(f"the training images differ from those of the fit: {count(len(learn), 'image')}")
         digests = [bytes.fromhex(d) for d in folder.results.task.learn_digests or ()]
-        inspection = inspect_known(digests, held_out, progress=progress)
+        inspection = inspect(digests, held_out, progress=progress)
         held_out = held_out.subset(np.flatnonzero(~inspection.leaked))
     kind = task.kind if len(held_out) else None
     return replace(task, learn=learn, held_out=held_out, kind=kind), changed

@@ -1,6 +1,6 @@
 """``metrics.json``: the measurements of a run as typed records, and how they are taken."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,8 @@ from promptboost.data.shots import Task
 from promptboost.encoders.base import UnitRows
 from promptboost.encoders.embedder import Embedder, members_of
 from promptboost.encoders.group import EncoderGroup
-from promptboost.errors import FileFormatError, RunError, count, without_place
-from promptboost.io import load_json, read_text, remove, write_json
+from promptboost.errors import RunError, count, without_place
+from promptboost.io import remove, write_json
 from promptboost.model import Head, PromptEnsemble
 from promptboost.model.decisions import sets_of_classes
 from promptboost.model.head import mean_index, mean_proba, staged_heads
@@ -45,11 +45,13 @@ from promptboost.progress import Progress, no_progress
 from promptboost.run.controls import ControlResult, control_texts, measure_controls
 from promptboost.run.influence import Influence, training_influences
 from promptboost.run.overlap import Inspection, Overlap
+from promptboost.run.run_folder import checked_record, read_record
 from promptboost.training import Fitted, PoolRows, PoolTexts
 from promptboost.training.examples import Examples
 from promptboost.training.pool_rows import Executor
 
 SCHEMA_VERSION = 2
+_AGAIN = "fit the run again"
 
 _HOW = {
     "gradient": "by gradient: copies moved to the sentences that lower the logistic loss most",
@@ -251,30 +253,12 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
         """Read ``metrics.json``."""
         if not Path(path).exists():
             raise RunError(f"{path} does not exist; finish the fit with --resume")
-        record = load_json(read_text(path, error=FileFormatError), str(path))
-        try:
-            return cls.from_record(record)
-        except FileFormatError as error:
-            raise FileFormatError(f"{path}: {error}") from None
+        return read_record(Path(path), cls, SCHEMA_VERSION, _AGAIN)
 
     @classmethod
     def from_record(cls, record: object) -> "Results":
         """Check a record that was read from JSON."""
-        version = record.get("schema_version") if isinstance(record, Mapping) else None
-        if version != SCHEMA_VERSION:
-            is_newer = isinstance(version, int) and version > SCHEMA_VERSION
-            raise FileFormatError(
-                f"schema_version: must be {SCHEMA_VERSION}, not {version!r:.60}; "
-                f"{'upgrade with pip install -U promptboost' if is_newer else 'fit the run again'}"
-            )
-        try:
-            return msgspec.convert(record, cls)
-        except msgspec.ValidationError as error:
-            raise FileFormatError(str(error)) from None
-        except UnicodeEncodeError as error:  # half of a character, as a name
-            raise FileFormatError(
-                f"a name is not valid Unicode text: {error.object!r:.60}"
-            ) from None
+        return checked_record(record, cls, SCHEMA_VERSION, _AGAIN)
 
     def write(self, path: Path) -> None:
         """Write the file, whole or not at all."""
@@ -417,13 +401,11 @@ def measure(
     }
     names, measured = task.class_names, task.measured
     examples = embedded.examples(task, first=True)
-    # Without descriptions, there is nothing to control.
-    controls = (
-        control_texts(ensemble, pool, examples, encoder, settings)
-        if set(pool.prompts_by_source) != {TEMPLATE}
-        else None
-    )
-    shares = text_shares(head, embedded.measured(task))
+    controls = None
+    if set(pool.prompts_by_source) != {TEMPLATE}:  # else there are no descriptions to control
+        controls = control_texts(ensemble, pool, examples, encoder, settings)
+    rows = embedded.measured(task)
+    shares = text_shares(head, rows)
     statistics = pool.statistics()
     return Results(
         task=_task_facts(task, settings),
@@ -442,11 +424,7 @@ def measure(
         ),
         residual=_residual_result(fitted, task, shares),
         thresholds=_threshold_result(fitted, test, labels),
-        controls=None
-        if controls is None
-        else measure_controls(
-            ensemble, controls, encoder, embedded.measured(task), measured.labels
-        ),
+        controls=measure_controls(ensemble, controls, encoder, rows, measured.labels),
         methods=tuple(guess.result(labels, learn_labels, inspection.leaked) for guess in guesses),
         staged=staged,
         per_class=per_class(names, measured.labels, shown),
@@ -461,32 +439,24 @@ def measure(
 def _own_guesses(embedded: EmbeddedTask, fitted: Fitted) -> list[Guesses]:
     """Return the predictions of the text alone, of the average over encoders, and of the fit."""
     head, label = fitted.head, Composed.of(fitted.ensemble).label
-    train, test = (embedded.split(x) for x in (embedded.train[:, 0], embedded.test))
-    averaged, heads = [], {OURS: (label, head)}
+    ours, methods = label, dict[str, tuple[str, Sequence[Head]]]()
     if head.residual is not None:
-        text_head = head.without_residual()
-        heads = {TEXT: (f"text alone: {label}", text_head), OURS: ("text + residual", head)}
+        ours, methods[TEXT] = "text + residual", (f"text alone: {label}", [head.without_residual()])
     if len(fitted.heads) > 1:
-        averaged = [
-            Guesses(
-                AVERAGED,
-                f"{heads[OURS][0]}, average of {len(fitted.heads)} encoders",
-                mean_index(fitted.heads, test),
-                mean_index(fitted.heads, train),
-                mean_proba(fitted.heads, test) if len(embedded.test) else None,
-            )
-        ]
-    *text, ours = (
+        title = f"{ours}, average of {len(fitted.heads)} encoders"
+        methods[AVERAGED] = (title, fitted.heads)
+    methods[OURS] = (ours, [head])
+    train, test = (embedded.split(x) for x in (embedded.train[:, 0], embedded.test))
+    return [
         Guesses(
             name,
             title,
-            each.predict_index(test[0]),
-            each.predict_index(train[0]),
-            each.predict_proba(test[0]) if len(test[0]) else None,
+            mean_index(heads, test[: len(heads)]),
+            mean_index(heads, train[: len(heads)]),
+            mean_proba(heads, test[: len(heads)]) if len(embedded.test) else None,
         )
-        for name, (title, each) in heads.items()
-    )
-    return [*text, *averaged, ours]
+        for name, (title, heads) in methods.items()
+    ]
 
 
 def _on_other_encoders(

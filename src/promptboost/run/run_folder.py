@@ -11,6 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+import msgspec
+
 from promptboost.config import PRESETS, FitConfig
 from promptboost.data.dataset import valid_text
 from promptboost.data.source import DataSource
@@ -30,6 +32,7 @@ from promptboost.io import (
     SET,
     is_ours,
     json_text,
+    load_json,
     load_toml,
     read_text,
     settle,
@@ -79,6 +82,30 @@ def _rewritten(value: Any, rewrite: Callable[[str], str]) -> Any:
     if isinstance(value, list):
         return [_rewritten(element, rewrite) for element in value]
     return rewrite(value) if isinstance(value, str) else value
+
+
+def read_record(path: Path, kind: type[T], version: int, again: str) -> T:
+    """Read a JSON file of a run; `again` is how to make one of this version."""
+    record = load_json(read_text(path, error=FileFormatError), str(path))
+    try:
+        return checked_record(record, kind, version, again)
+    except FileFormatError as error:
+        raise FileFormatError(f"{path}: {error}") from None
+
+
+def checked_record(record: object, kind: type[T], version: int, again: str) -> T:
+    """Check a record that was read from JSON."""
+    found = record.get("schema_version") if isinstance(record, Mapping) else None
+    if found != version or isinstance(found, bool):
+        is_newer = isinstance(found, int) and found > version
+        hint = "upgrade with pip install -U promptboost" if is_newer else again
+        raise FileFormatError(f"schema_version: must be {version}, not {found!r:.60}; {hint}")
+    try:
+        return msgspec.convert(record, kind)
+    except msgspec.ValidationError as error:
+        raise FileFormatError(str(error)) from None
+    except UnicodeEncodeError as error:  # half of a character, as a name
+        raise FileFormatError(f"a name is not valid Unicode text: {error.object!r:.60}") from None
 
 
 State = Literal["missing", "unfinished", "finished", "other"]

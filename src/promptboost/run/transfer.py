@@ -12,7 +12,7 @@ import numpy as np
 from promptboost.baselines import OURS, TEXT, TEXT_BASELINES, accuracy, pool_heads, zero_shot_head
 from promptboost.config import FitConfig
 from promptboost.data import Dataset
-from promptboost.data.shots import Task, load_task
+from promptboost.data.shots import load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError, PromptBoostError, RunError, command_name, without_place
 from promptboost.model import Head, PromptEnsemble
@@ -190,31 +190,23 @@ def _held_out(
     if source is None:
         shown = without_place(str(folder.source))
         return _Measured(empty, note=f"not measured: the images in {shown} have changed")
-    return _others(folder, with_classes(_all_or_test(task), ensemble.class_names), progress)
-
-
-def _others(folder: RunFolder, data: Dataset, progress: Progress) -> _Measured:
-    """Leave out the training images of the run, if it has their digests."""
+    data = task.held_out
+    if task.kind not in ("test", "val"):
+        images = (*task.learn.images, *task.held_out.images)
+        data = Dataset(images, task.class_names, task.learn.bad)
+    data = with_classes(data, ensemble.class_names)
     inspection = inspect_run(folder, data, progress=progress)
     if inspection is None:
         note = "measured on other images, which may be in the training set: the run has no digests"
         return _Measured(data, "perhaps trained on", note)
     learned = int(inspection.leaked.sum())
     unseen = data.subset(np.flatnonzero(~inspection.leaked))
+    note = "measured on other images"
     if not len(unseen):
         note = "not measured: all these images are in the training set"
     elif learned:
-        note = f"measured on other images; left out because they are in the training set: {learned}"
-    else:
-        note = "measured on other images"
+        note += f"; left out because they are in the training set: {learned}"
     return _Measured(unseen, "none in the training set", note, learned)
-
-
-def _all_or_test(task: Task) -> Dataset:
-    if task.kind in ("test", "val"):
-        return task.held_out
-    images = (*task.learn.images, *task.held_out.images)
-    return Dataset(images, task.class_names, task.learn.bad)
 
 
 def outdated_heads(results: Results, encoders: Sequence[str], run: Path) -> list[str]:
