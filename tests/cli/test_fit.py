@@ -182,7 +182,7 @@ def test_what_is_typed_wins_over_the_file_and_both_are_kept(capsys, task):
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        (["--shots", "few"], "'few' is not a valid N|all"),
+        (["--shots", "few"], "'few' is neither a number nor 'all'"),
         (["--shots", "0"], "shots is 0, but must be 1 or more"),
         (["--views", "0"], "views_per_round is 1, but there are only 0 views"),
         (["--encoder", "conse:lite9"], "Did you mean"),

@@ -44,8 +44,7 @@ def _edit_options(command: Command) -> Command:
 @click.option("--author", help="Name of the editor. Default: your user name.")
 @opt.data_option
 @opt.overwrite_option
-@opt.allow_download_option
-@opt.embedding_options
+@opt.opening_options
 @with_output
 def edit(out: Output, run: Path, output: Path, opening: dict[str, Any], **options: Any) -> None:
     """Edit the sentences of a run into a new run, and measure the effect.
@@ -139,8 +138,7 @@ promptboost workbench run --model NAME --base-url http://localhost:8000/v1
     help="Images to suggest for labeling, which the page adds to the training images.",
 )
 @opt.model_options(required=False)
-@opt.allow_download_option
-@opt.embedding_options
+@opt.opening_options
 @with_output
 def workbench(
     out: Output,

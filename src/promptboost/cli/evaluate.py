@@ -32,8 +32,7 @@ from promptboost.cli.output import Output, evaluation_summary, plain, transfer_s
 @opt.shard_options
 @opt.encoder_options
 @opt.min_probability_option
-@opt.allow_download_option
-@opt.embedding_options
+@opt.opening_options
 @with_output
 def evaluate(
     out: Output,
@@ -121,8 +120,7 @@ def transfer(
 @opt.run_argument
 @opt.output_option("Folder to write. Default: RUN itself.", required=False, metavar="RUN2")
 @click.option("--data", help="Other images, or those of the fit if they were moved.")
-@opt.allow_download_option
-@opt.embedding_options
+@opt.opening_options
 @with_output
 def refit(
     out: Output, run: Path, output: Path | None, data: str | None, opening: dict[str, Any]

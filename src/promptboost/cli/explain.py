@@ -35,10 +35,8 @@ _SHOWN = 10
     "--all", "everything", is_flag=True, help="Show all sentences. --json always has all."
 )
 @click.option("--html", type=opt.FILE, help="Write figures into this file.")
-@opt.other_encoder_option
-@opt.text_only_option
-@opt.allow_download_option
-@opt.embedding_options
+@opt.other_encoder_options
+@opt.opening_options
 @with_output
 def explain(
     out: Output,

@@ -28,11 +28,9 @@ promptboost export --onnx-encoder ViT-B-32/openai towers
     shell_complete=opt.encoder_names,
     help="Write this encoder, of open_clip or hf:, into DIR as two ONNX towers, for onnx:DIR.",
 )
-@opt.other_encoder_option
-@opt.text_only_option
+@opt.other_encoder_options
 @click.option("--overwrite", is_flag=True, help="Write into a folder that contains files.")
-@opt.allow_download_option
-@opt.embedding_options
+@opt.opening_options
 @with_output
 def export(
     out: Output,

@@ -73,8 +73,7 @@ _ESSENTIAL = (
     "report. May be given several times.",
 )
 @describe_options
-@opt.allow_download_option
-@opt.embedding_options
+@opt.opening_options
 @opt.engine_options
 @with_output
 def fit(

@@ -39,8 +39,7 @@ _COLUMNS = ("kind", "image", "split", "label", "suggested", "probability", "scor
     metavar="N",
     help="Number of images of each kind. Default: those worth looking at.",
 )
-@opt.allow_download_option
-@opt.embedding_options
+@opt.opening_options
 @with_output
 def issues(
     out: Output,

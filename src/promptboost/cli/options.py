@@ -21,22 +21,10 @@ COUNT = click.IntRange(min=1)
 PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)
 
-device_option = click.option(
-    "--device", help="Device of the encoder, such as cpu or cuda:1. Default: the fastest available."
-)
-allow_download_option = click.option(
-    "--allow-download",
-    is_flag=True,
-    help="Download the encoder of the run, or the default one, from a model hub if it is not on this "
-    "machine.",
-)
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace the run in the folder.")
 data_option = click.option("--data", help="Images of the fit, if they were moved.")
 text_only_option = click.option(
     "--text-only", is_flag=True, help="Use only the text, without the residual."
-)
-other_encoder_option = click.option(
-    "--encoder", help="Use this encoder instead of the one of the fit."
 )
 
 
@@ -149,31 +137,24 @@ def default_encoder(out: "Output", *, allow_download: bool = False) -> str:
     return choice.name
 
 
-no_cache_option = click.option(
-    "--no-cache", is_flag=True, help="Do not read or write stored embeddings."
-)
-
-
-class _NumberOr(click.IntRange):
-    """A number, or one word."""
-
-    def __init__(self, word: str, name: str, least: int | None = None) -> None:
-        super().__init__(min=least)
-        self.word, self.name = word, name
+class _BatchSize(click.IntRange):
+    name = "auto|N"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Parse the value."""
-        return value if value == self.word else super().convert(value, param, ctx)
+        return value if value == "auto" else super().convert(value, param, ctx)
 
 
 #: How encoders run; :func:`with_output` applies batch size and precision to all that the command loads.
 device_options = with_options(
     [
-        device_option,
+        click.option(
+            "--device",
+            help="Device of the encoder, such as cpu or cuda:1. Default: the fastest available.",
+        ),
         threads_option,
         click.option(
             "--batch-size",
-            type=_NumberOr("auto", "auto|N", 1),
+            type=_BatchSize(min=1),
             help="Images of a batch. Default: auto, which is 64, or up to 256 on a GPU.",
         ),
         click.option(
@@ -185,7 +166,24 @@ device_options = with_options(
     ]
 )
 #: Options for embeddings, passed to the command as `opening` by :func:`with_output`.
-embedding_options = with_options([no_cache_option, device_options])
+embedding_options = with_options(
+    [
+        click.option("--no-cache", is_flag=True, help="Do not read or write stored embeddings."),
+        device_options,
+    ]
+)
+#: The same for the encoder of a run.
+opening_options = with_options(
+    [
+        click.option(
+            "--allow-download",
+            is_flag=True,
+            help="Download the encoder of the run, or the default one, from a model hub if it is not on "
+            "this machine.",
+        ),
+        embedding_options,
+    ]
+)
 
 
 #: Options for parallel work.
@@ -279,6 +277,14 @@ layout_option = click.option(
     type=click.Choice(["table", "csv", "jsonl"]),
     default="table",
     show_default=True,
+)
+
+#: Options for another encoder than that of the fit.
+other_encoder_options = with_options(
+    [
+        click.option("--encoder", help="Use this encoder instead of the one of the fit."),
+        text_only_option,
+    ]
 )
 
 #: Options for the encoders of a run.
@@ -386,6 +392,18 @@ class Numbers(Names):
             self.fail(f"{value!r} is not a list of whole numbers such as 1,2,4", param, ctx)
 
 
+class _NumberOrAll(click.ParamType[Any]):
+    name = "N|all"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if value == "all" or isinstance(value, int):
+            return value
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither a number nor 'all'", param, ctx)
+
+
 def config_options(
     names: Iterable[str] | None = None, *, presets: bool = False
 ) -> Callable[[Any], Any]:
@@ -402,7 +420,7 @@ def _option(setting: Setting, *, presets: bool) -> Callable[[Any], Any]:
         off = setting.off or f"no-{name[2:]}"
         return click.option(f"{name}/--{off}", default=None, help=text)
     if setting.none == "all":
-        kind = _NumberOr("all", "N|all")
+        kind = _NumberOrAll()
     elif setting.choices:
         kind = click.Choice(setting.choices)
     elif setting.file:

@@ -63,8 +63,7 @@ _COUNTED = {"min_probability": "unsure", "accept": "rejected", "class_priors": "
 )
 @opt.shard_options
 @opt.encoder_options
-@opt.allow_download_option
-@opt.embedding_options
+@opt.opening_options
 @with_output
 def predict(
     out: Output,
@@ -214,8 +213,7 @@ promptboost suggest run unlabeled/ --json
 @click.argument("images", nargs=-1, required=True)
 @click.option("-n", "number", type=opt.COUNT, default=20, show_default=True, help="Images to list.")
 @opt.data_option
-@opt.allow_download_option
-@opt.embedding_options
+@opt.opening_options
 @with_output
 def suggest(
     out: Output,

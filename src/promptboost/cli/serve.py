@@ -41,10 +41,8 @@ PROMPTBOOST_TOKEN=... promptboost serve run --host 0.0.0.0
 @opt.default_option(
     "--max-bytes", opt.COUNT, 32 * 2**20, "Maximum size of a request; larger ones get status 413."
 )
-@opt.other_encoder_option
-@opt.text_only_option
-@opt.allow_download_option
-@opt.embedding_options
+@opt.other_encoder_options
+@opt.opening_options
 @with_output
 def serve(
     out: Output,

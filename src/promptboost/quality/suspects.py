@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import softmax
 
 from promptboost.baselines import Indices
 from promptboost.boosting.residual import held_out_prediction, spread_metric
@@ -105,7 +106,7 @@ def held_out_probabilities(
     fold = stratified_folds(y, _FOLDS)
     logits = held_out_prediction(X, y, unseen_rows, fold, progress=progress)
     first = _tempered(logits, y)
-    doubted = confident_errors(_softmax(logits), y)
+    doubted = confident_errors(softmax(logits.astype(np.float64), axis=1), y)
     if not 0 < len(doubted) < len(y):
         return first
     trusted = np.ones(len(y))
@@ -121,9 +122,10 @@ def _tempered(logits: NDArray[np.floating], labels: Indices) -> Floats:
     Undetected wrong labels make probabilities too flat, and then no label is suspicious. Without the
     images that were doubted, they are too sharp, and too many labels are.
     """
-    best, most = _softmax(logits), -np.inf
+    best, most = softmax(logits.astype(np.float64), axis=1), -np.inf
     for factor in _FACTORS:
-        chances = _softmax(logits * logits.dtype.type(factor))
+        scaled = logits * logits.dtype.type(factor)
+        chances = softmax(scaled.astype(np.float64), axis=1)
         right = chances[np.arange(len(labels)), labels]
         wrong = (1 - right) / (chances.shape[1] - 1)
         share = _share_wrong(right, wrong)
@@ -131,7 +133,7 @@ def _tempered(logits: NDArray[np.floating], labels: Indices) -> Floats:
         likelihood = float(np.log(likelihoods).sum()) + np.log(1 - share)
         if likelihood > most:
             best, most = chances, likelihood
-    return best
+    return np.asarray(best)
 
 
 def confident_errors(probabilities: ArrayLike, labels: ArrayLike) -> Indices:
@@ -215,11 +217,6 @@ def _deviations(values: Floats, counted: NDArray[np.bool_]) -> Floats:
     spread = _NORMAL * np.median(np.abs(values[counted] - middle))
     # Where nearly all are the same, what rounding makes of them is no difference.
     return np.asarray((values - middle) / max(spread, 1e-3 * abs(middle), 1e-9))
-
-
-def _softmax(logits: NDArray[np.floating]) -> Floats:
-    powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
 def _checked(probabilities: ArrayLike, labels: ArrayLike) -> tuple[Floats, NDArray[np.int64]]:
