@@ -1,5 +1,6 @@
 """``promptboost evaluate``, ``transfer`` and ``refit``: a run on other images, encoders or text."""
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 import click
 
 from promptboost.cli import options as opt
-from promptboost.cli.output import Output, evaluation_summary, plain, transfer_summary, with_output
+from promptboost.cli.output import Output, percent, plain, table, typed, with_output
+from promptboost.errors import count
 
 
 @click.command(name="evaluate")
@@ -91,7 +93,44 @@ def evaluate(
         )
     for line in results["remarks"]:
         out.note(line)
-    out.result(results, lambda: evaluation_summary(results))
+    out.result(results, lambda: _evaluation_text(results))
+
+
+def _evaluation_text(figures: Mapping[str, Any]) -> str:
+    """Format the result of :func:`~promptboost.run.evaluate.evaluate_run`."""
+    methods: Sequence[Mapping[str, Any]] = figures["methods"]
+    accuracies = [
+        [m["label"], percent(m["accuracy"]), percent(m["class_accuracy"])] for m in methods
+    ]
+    parts = [table(["", "accuracy", "mean of classes"], accuracies)]
+    learned = figures["learned_from"]
+    for method in methods:
+        if method["unseen_accuracy"] is not None:
+            images = "image" if learned == 1 else "images"
+            unseen = f"{percent(method['unseen_accuracy'])} without the {learned} held-out {images}"
+            parts[0] += f"\n{method['label']} {unseen} in the training set"
+    if sure := figures.get("sure"):
+        unsure = figures["images"] - sure["answered"]
+        parts.append(
+            f"boosted at {sure['min_probability']:g}: {percent(sure['accuracy'])} accuracy on "
+            f"{percent(sure['coverage'])} of images (predicted {sure['answered']}, unsure {unsure})"
+        )
+    per_class = [
+        [
+            row["class"],
+            str(row["count"]),
+            *(percent(row["accuracy"][method["name"]]) for method in methods),
+        ]
+        for row in figures["per_class"]
+    ]
+    parts.append(table(["class", "images", *(method["label"] for method in methods)], per_class))
+    heading = f"{figures['images']} images, "
+    if held_out := figures.get("held_out"):
+        final = held_out["part"] == "final"
+        looks = held_out["final_looks" if final else "looks"]
+        heading += "held out and kept back, " if final else "part of those held out, "
+        heading += f"measured {count(looks, 'time')}, "
+    return "\n\n".join([f"{heading}encoder {plain(figures['encoder'])}", *parts])
 
 
 @click.command(name="transfer")
@@ -113,7 +152,27 @@ def transfer(
     from promptboost.run.transfer import transfer_run
 
     moved = transfer_run(run, encoder, data, text_only=text_only, **opening)
-    out.result(moved, lambda: transfer_summary(run, moved))
+    out.result(moved, lambda: _transfer_text(run, moved))
+
+
+def _transfer_text(run: Path, moved: Mapping[str, Any]) -> str:
+    """Format the result of :func:`~promptboost.run.transfer.transfer_run`."""
+    heading = f"encoder {plain(moved['encoder'])}"
+    if moved["images"]:
+        heading += f", {moved['images']} images, {moved['images_are']}"
+    if moved["note"]:
+        heading += f"\n{plain(moved['note'])}"
+    accuracy, text = moved["accuracy"], "boosted text of this run"
+    labels = {
+        "zero-shot": "zero-shot, one template",
+        "template-mean": "mean of the templates",
+        "pool-mean": "mean of the whole pool",
+        "text": text,
+        "promptboost": "the same with a residual" if "text" in accuracy else text,
+    }
+    rows = [[label, percent(accuracy[name])] for name, label in labels.items() if name in accuracy]
+    command = typed("predict", str(run), "IMAGES", "--encoder", moved["encoder"])
+    return f"{heading}\n\n{table(['', 'accuracy'], rows)}\n\npredict  {command}"
 
 
 @click.command(name="refit")

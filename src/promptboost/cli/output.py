@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
-from promptboost.errors import PromptBoostError, command_name, count
+from promptboost.errors import PromptBoostError, command_name
 from promptboost.errors import percent as percent
 from promptboost.progress import Progress, ProgressBars, bars_aside, no_progress
 
@@ -222,63 +222,6 @@ def part_lines(share: Any, done: str, problems: Iterable[str]) -> list[str]:
     """Return the lines printed for one part of a comparison."""
     merge = "when all parts are done, run the same command with --merge instead of --shard to write tables"
     return [f"part {share} is done: {done}", *problems, merge]
-
-
-def evaluation_summary(figures: Mapping[str, Any]) -> str:
-    """Format the result of :func:`~promptboost.run.evaluate.evaluate_run`."""
-    methods: Sequence[Mapping[str, Any]] = figures["methods"]
-    accuracies = [
-        [m["label"], percent(m["accuracy"]), percent(m["class_accuracy"])] for m in methods
-    ]
-    parts = [table(["", "accuracy", "mean of classes"], accuracies)]
-    learned = figures["learned_from"]
-    for method in methods:
-        if method["unseen_accuracy"] is not None:
-            images = "image" if learned == 1 else "images"
-            unseen = f"{percent(method['unseen_accuracy'])} without the {learned} held-out {images}"
-            parts[0] += f"\n{method['label']} {unseen} in the training set"
-    if sure := figures.get("sure"):
-        unsure = figures["images"] - sure["answered"]
-        parts.append(
-            f"boosted at {sure['min_probability']:g}: {percent(sure['accuracy'])} accuracy on "
-            f"{percent(sure['coverage'])} of images (predicted {sure['answered']}, unsure {unsure})"
-        )
-    per_class = [
-        [
-            row["class"],
-            str(row["count"]),
-            *(percent(row["accuracy"][method["name"]]) for method in methods),
-        ]
-        for row in figures["per_class"]
-    ]
-    parts.append(table(["class", "images", *(method["label"] for method in methods)], per_class))
-    heading = f"{figures['images']} images, "
-    if held_out := figures.get("held_out"):
-        final = held_out["part"] == "final"
-        looks = held_out["final_looks" if final else "looks"]
-        heading += "held out and kept back, " if final else "part of those held out, "
-        heading += f"measured {count(looks, 'time')}, "
-    return "\n\n".join([f"{heading}encoder {plain(figures['encoder'])}", *parts])
-
-
-def transfer_summary(run: Path, moved: Mapping[str, Any]) -> str:
-    """Format the result of :func:`~promptboost.run.transfer.transfer_run`."""
-    heading = f"encoder {plain(moved['encoder'])}"
-    if moved["images"]:
-        heading += f", {moved['images']} images, {moved['images_are']}"
-    if moved["note"]:
-        heading += f"\n{plain(moved['note'])}"
-    accuracy, text = moved["accuracy"], "boosted text of this run"
-    labels = {
-        "zero-shot": "zero-shot, one template",
-        "template-mean": "mean of the templates",
-        "pool-mean": "mean of the whole pool",
-        "text": text,
-        "promptboost": "the same with a residual" if "text" in accuracy else text,
-    }
-    rows = [[label, percent(accuracy[name])] for name, label in labels.items() if name in accuracy]
-    command = typed("predict", str(run), "IMAGES", "--encoder", moved["encoder"])
-    return f"{heading}\n\n{table(['', 'accuracy'], rows)}\n\npredict  {command}"
 
 
 def _width(text: str) -> int:
