@@ -57,7 +57,7 @@ def test_moves_go_from_the_highest_slope_held_to_the_lowest_of_all(seed):
         target = int(slopes[1:].argmin())
         assert move == (None if source == target else Move(source, target))
         direction = rows_of(task, k)[target + 1] - rows_of(task, k)[source + 1]
-        assert np.allclose(banks.directions[k], direction, atol=1e-6)
+        assert np.allclose(banks.held.directions[k], direction, atol=1e-6)
         expected += max(shares @ slopes - slopes[1:].min(), 0.0)
     assert np.isclose(gap, expected, atol=1e-3)
 
@@ -78,7 +78,7 @@ def test_copies_are_moved_and_none_is_lost(seed):
         assert min(banks.members[k].values()) > 0
         assert np.isclose(after[move.target + 1] - before[move.target + 1], d / 10)
         assert np.isclose(before[move.source + 1] - after[move.source + 1], d / 10)
-        assert np.allclose(banks.means[k], after @ rows_of(task, k), atol=1e-6)
+        assert np.allclose(banks.held.means[k], after @ rows_of(task, k), atol=1e-6)
         change = d / 10 * by_share + (d / 10) ** 2 * by_square
         assert np.isclose(penalty_of(banks) - penalty, change)
     squares = sum((shares_of(banks, k) ** 2).sum() for k in range(3))

@@ -77,7 +77,7 @@ def test_the_products_of_one_block_are_held_at_a_time(monkeypatch):
 
     def noted(self, class_rows):
         result = products(self, class_rows)
-        if class_rows is self.banks.directions:
+        if class_rows is self.banks.held.directions:
             changes.append(weakref.ref(result))
             held.append(sum(reference() is not None for reference in changes))
         return result

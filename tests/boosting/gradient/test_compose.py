@@ -5,7 +5,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from promptboost.boosting.gradient.blocks import BlockSettings, ClassBlock
+from promptboost.boosting.gradient.banks import Banks
+from promptboost.boosting.gradient.blocks import ClassBlock
 from promptboost.boosting.gradient.compose import GradientSettings
 from promptboost.boosting.grid import ROW_UNIT, GridPool, from_grid
 from promptboost.errors import SettingError, WeightError
@@ -109,8 +110,8 @@ def test_the_gradient_is_the_slope_of_the_loss(seed):
     plain = Plain(task)
     means = (task.pool.templates[:, 0] / ROW_UNIT).astype(np.float32)
     counted = plain.counted(plain.start())
-    settings = BlockSettings(0, task.settings.copies, 0.0, few=True, logit_scales=(5.0,))
-    block = ClassBlock(task.pool, 0, task.y, settings)
+    banks = Banks(task.pool, 0, task.settings.copies, 0.0, few=True)
+    block = ClassBlock(banks, 0, task.y, np.float32([5.0]))
     block.set_rows(from_grid(task.X))
     totals = block.total
     assert np.allclose(totals, np.logaddexp.reduce(plain.logits(plain.start()), axis=1), atol=1e-5)

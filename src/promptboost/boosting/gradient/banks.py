@@ -249,14 +249,14 @@ class Banks:
         # Rows have a unit block of columns per encoder.
         self._row_length = float(np.sqrt(pool.encoders))
         self._size = sum(P.size for P in self._pool)
-        self._few = few
         most = min(max(len(P) for P in self._pool), CANDIDATES)
         self._candidates = Candidates(
             np.zeros(K, dtype=np.int64),
             np.zeros((K, most), dtype=np.int64),
             np.zeros((K, most, dim), dtype=np.float32),
         )
-        if self._few:
+        self._few = few
+        if few:
             for k, P in enumerate(self._pool):
                 set_candidates(P, k, np.arange(len(P)), self._candidates)
 
@@ -269,16 +269,6 @@ class Banks:
             prompts = np.where(prompts == TEMPLATE, TEMPLATE, prompts + self._skipped[k])
             banks.append(dict(zip(prompts.tolist(), held.copies[k, :size].tolist(), strict=True)))
         return banks
-
-    @property
-    def means(self) -> Floats:
-        """The mean row of each bank, (K, D)."""
-        return self.held.means
-
-    @property
-    def directions(self) -> Floats:
-        """The target's row minus the source's, (K, D)."""
-        return self.held.directions
 
     def choose(self, gradient: Floats) -> Values:
         """Choose the exchange of every class among its candidates; return its part of the Frank-Wolfe gap.

@@ -5,8 +5,6 @@ log-sum-exp of their logits. So blocks of classes exchange these numbers and not
 products of rows and directions are needed for one block at a time.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,7 +12,7 @@ from promptboost.boosting.compiled import compiled_any_order, in_threads, multip
 from promptboost.boosting.composition import encoder_slices
 from promptboost.boosting.gradient.banks import Banks, Held, move, penalty_of
 from promptboost.boosting.gradient.linesearch import add_gradient, move_copies, sum_up
-from promptboost.boosting.grid import GridPool, block_of
+from promptboost.boosting.grid import block_of
 
 Floats = NDArray[np.float32]
 Values = NDArray[np.float64]
@@ -26,35 +24,23 @@ CLASSES = 64
 _ROWS = 256
 
 
-class BlockSettings(NamedTuple):
-    """Settings of all blocks of a composition."""
-
-    template: int  # initial content of every bank
-    copies: int  # per bank
-    rate: float  # penalty on squared shares, per class
-    few: bool  # whether all prompts are candidates
-    logit_scales: tuple[float, ...]  # per encoder
-
-
 class ClassBlock:
     """Banks of consecutive classes, and their logits for all rows.
 
     `own_rows` are the rows of these classes, `total` (n,) is the log-sum-exp of their logits.
+    `logit_scales` are those of the encoders.
     """
 
-    def __init__(self, pool: GridPool, first: int, y: Labels, settings: BlockSettings) -> None:
-        self.banks = Banks(pool, settings.template, settings.copies, settings.rate, settings.few)
-        self._first, self._y = first, y
-        self.own_rows = np.flatnonzero((y >= first) & (y < first + len(pool.prompts)))
-        self._scales = np.array(settings.logit_scales, dtype=np.float32)
-        self._encoder_rows = encoder_slices(len(y), len(self._scales))
-        self.total = self._counted = np.empty(0)
-        self.logits = self.gradient = np.empty((0, 0), dtype=np.float32)
+    def __init__(self, banks: Banks, first: int, y: Labels, logit_scales: Floats) -> None:
+        self.banks = banks
+        self._first, self._y, self._scales = first, y, logit_scales
+        self.own_rows = np.flatnonzero((y >= first) & (y < first + len(banks.held.means)))
+        self._encoder_rows = encoder_slices(len(y), len(logit_scales))
 
     def set_rows(self, X: Floats) -> None:
         """Set the rows, again to use other views of the same images."""
         self._X = X
-        self.logits = self._products(self.banks.means)
+        self.logits = self._products(self.banks.held.means)
         self._update_total()
 
     def weigh(self, totals: Values, counted: Values, whole_pool: bool) -> Values:
@@ -64,11 +50,7 @@ class ClassBlock:
         """
         self._counted = counted
         self._find_gradient(totals)
-        return self.read() if whole_pool else self.banks.choose(self.gradient)
-
-    def read(self) -> Values:
-        """Choose among all prompts with the last gradient; return the gaps."""
-        return self.banks.read(self.gradient)
+        return (self.banks.read if whole_pool else self.banks.choose)(self.gradient)
 
     def search(self, outside: Values) -> int:
         """Move copies in each class in turn; return the number of classes that changed.
@@ -76,7 +58,7 @@ class ClassBlock:
         `outside` is the log-sum-exp of all other blocks.
         """
         banks = self.banks
-        changes = self._products(banks.directions)
+        changes = self._products(banks.held.directions)
         totals = np.logaddexp(outside, self.total)
         state = self.logits, totals, outside, self._counted, self._y
         moved = _search(*state, self._first, changes, banks.held, banks.rate, banks.copies)
@@ -91,10 +73,6 @@ class ClassBlock:
     def best(self) -> tuple[Floats, Labels]:
         """Return the highest logit of each row and its class."""
         return self.logits.max(axis=0), self._first + self.logits.argmax(axis=0)
-
-    def members(self) -> list[dict[int, int]]:
-        """Return prompt → copies of each class; −1 is the template."""
-        return self.banks.members
 
     def _update_total(self) -> None:
         total = np.empty(len(self._y))

@@ -29,8 +29,8 @@ from promptboost.boosting.composition import (
     pick_template,
     template_hits,
 )
-from promptboost.boosting.gradient.banks import REREAD, TEMPLATE, all_are_candidates
-from promptboost.boosting.gradient.blocks import CLASSES, BlockSettings, ClassBlock, Values
+from promptboost.boosting.gradient.banks import REREAD, TEMPLATE, Banks, all_are_candidates
+from promptboost.boosting.gradient.blocks import CLASSES, ClassBlock, Values
 from promptboost.boosting.grid import MAX_BANK_SIZE, GridPool, GridRows, from_grid, weights_to_grid
 from promptboost.errors import SettingError
 from promptboost.progress import Progress, no_progress
@@ -122,145 +122,124 @@ def compose_by_gradient(
         hits = template_hits(X, y, pool.templates)
     template = pick_template(hits, grid_weights, rng)
     share = grid_weights / grid_weights.sum()
-    block_settings = BlockSettings(
-        template,
-        settings.copies,
-        settings.spread / len(pool.prompts),
-        all_are_candidates(pool),
-        tuple(settings.scale * scale for scale in pool.scales),
-    )
-    optimizer = _Optimizer(pool, y, share, block_settings, settings.caution)
+    optimizer = _Optimizer(pool, template, y, share, settings)
     progress("composing", 0, settings.sweeps)
     optimizer.set_rows(X)
-    trace = _run_sweeps(optimizer, settings, fresh, progress)
-    members = optimizer.members()
-    error = optimizer.error()
+    trace = optimizer.run(fresh, progress)
+    members = [bank for block in optimizer.blocks for bank in block.banks.members]
     progress("composing", settings.sweeps, settings.sweeps)
     return Composition(
         template,
         float(share[~hits[:, template]].sum()),
-        error=error,
+        error=optimizer.error(),
         template_copies=tuple(bank.get(TEMPLATE, 0) for bank in members),
         banks=tuple({j: c for j, c in bank.items() if j != TEMPLATE} for bank in members),
         trace=trace,
     )
 
 
-def _run_sweeps(
-    optimizer: "_Optimizer",
-    settings: GradientSettings,
-    fresh: Callable[[int], GridRows] | None,
-    progress: Progress,
-) -> GradientTrace:
-    """Run sweeps until convergence."""
-    objectives: list[float] = []
-    gaps: list[float] = []
-    while True:
-        objectives.append(optimizer.objective())
-        last = len(objectives) > settings.sweeps
-        gap = optimizer.choose_exchanges(whole_pool=last)
-        gaps.append(gap)
-        if last or gap < settings.tolerance * objectives[-1]:
-            break
-        if not optimizer.sweep() and not optimizer.request_read():
-            break  # no exchange of the whole pool lowers the objective
-        if fresh is not None:
-            optimizer.set_rows(fresh(len(gaps)))
-        progress("composing", len(gaps), settings.sweeps)
-    return GradientTrace(tuple(objectives), tuple(gaps), optimizer.pool_reads)
-
-
 class _Optimizer:
-    """Frank-Wolfe over all class blocks.
-
-    `pool_reads` counts how often slopes were computed for the whole pool.
-    """
+    """Frank-Wolfe over all class blocks."""
 
     def __init__(
         self,
         pool: GridPool,
+        template: int,
         y: NDArray[np.int64],
         share: Values,
-        settings: BlockSettings,
-        caution: float,
+        settings: GradientSettings,
     ) -> None:
-        self._y, self._share = y, share
-        self._settings, self._caution = settings, caution
-        K = len(pool.prompts)
-        self._blocks = [
-            ClassBlock(pool.of_classes(range(start, min(start + CLASSES, K))), start, y, settings)
-            for start in range(0, K, CLASSES)
-        ]
-        self.pool_reads, self._full_gap, self._read_last = 0, 0.0, False
+        self._y, self._share, self._settings = y, share, settings
+        K, self._few = len(pool.prompts), all_are_candidates(pool)
+        self._rate = settings.spread / K  # penalty on squared shares, per class
+        scales = np.array([settings.scale * scale for scale in pool.scales], dtype=np.float32)
+        self.blocks = []
+        for start in range(0, K, CLASSES):
+            part = pool.of_classes(range(start, min(start + CLASSES, K)))
+            banks = Banks(part, template, settings.copies, self._rate, self._few)
+            self.blocks.append(ClassBlock(banks, start, y, scales))
+        self._pool_reads, self._full_gap, self._read_last = 0, 0.0, False
+
+    def run(self, fresh: Callable[[int], GridRows] | None, progress: Progress) -> GradientTrace:
+        """Run sweeps until convergence."""
+        sweeps, tolerance = self._settings.sweeps, self._settings.tolerance
+        objectives: list[float] = []
+        gaps: list[float] = []
+        while True:
+            objectives.append(self._objective())
+            last = len(objectives) > sweeps
+            gap = self._choose_exchanges(whole_pool=last)
+            gaps.append(gap)
+            if last or gap < tolerance * objectives[-1]:
+                break
+            if not self._sweep():
+                if self._read_last:
+                    break  # no exchange of the whole pool lowers the objective
+                self._full_gap = np.inf  # read the whole pool next time
+            if fresh is not None:
+                self.set_rows(fresh(len(gaps)))
+            progress("composing", len(gaps), sweeps)
+        return GradientTrace(tuple(objectives), tuple(gaps), self._pool_reads)
 
     def set_rows(self, X: GridRows) -> None:
         """Use these rows from now on."""
         rows = from_grid(X)
-        for block in self._blocks:
+        for block in self.blocks:
             block.set_rows(rows)
 
-    def objective(self) -> float:
+    def _objective(self) -> float:
         """Update the image weights and return the objective."""
-        self._totals = functools.reduce(np.logaddexp, (block.total for block in self._blocks))
+        self._totals = functools.reduce(np.logaddexp, (block.total for block in self.blocks))
         label_logits = np.empty(len(self._y), dtype=np.float32)
-        for block in self._blocks:
+        for block in self.blocks:
             label_logits[block.own_rows] = block.label_logits()
         log_probabilities = label_logits - self._totals
         counted = self._share * np.exp(
-            np.maximum(self._caution * log_probabilities, _MIN_LOG_WEIGHT)
+            np.maximum(self._settings.caution * log_probabilities, _MIN_LOG_WEIGHT)
         )
         self._counted = counted / counted.sum()
         # Not a BLAS product, whose last bit can depend on the number of threads.
         loss = -float((self._counted * log_probabilities).sum())
-        squares = sum(block.banks.squares() for block in self._blocks)
-        return loss + self._settings.rate / 2 * squares / self._settings.copies**2
+        squares = sum(block.banks.squares() for block in self.blocks)
+        return loss + self._rate / 2 * squares / self._settings.copies**2
 
-    def choose_exchanges(self, *, whole_pool: bool = False) -> float:
+    def _choose_exchanges(self, *, whole_pool: bool) -> float:
         """Choose for every class which prompt loses copies and which gains them.
 
         Return the Frank-Wolfe gap, or infinity if only candidates were compared. The whole pool is read
         if `whole_pool` is set or the gap of the candidates has become small.
         """
-        whole_pool = whole_pool or self._settings.few or not self.pool_reads
+        whole_pool = whole_pool or self._few or not self._pool_reads
         state = self._totals, self._counted, whole_pool
-        gap = _sum([block.weigh(*state) for block in self._blocks])
+        gap = _sum([block.weigh(*state) for block in self.blocks])
         if not whole_pool:
             if gap > REREAD * self._full_gap:
                 self._read_last = False
                 return np.inf
-            gap = _sum([block.read() for block in self._blocks])
+            gap = _sum([block.banks.read(block.gradient) for block in self.blocks])
         self._full_gap = gap
-        self.pool_reads += 1
+        self._pool_reads += 1
         self._read_last = True
         return gap
 
-    def request_read(self) -> bool:
-        """Read the whole pool next time; return False if it was read last time."""
-        self._full_gap = np.inf
-        return not self._read_last
-
-    def sweep(self) -> bool:
+    def _sweep(self) -> bool:
         """Move copies in every class, block after block; return whether any were moved.
 
         The log-sum-exp over other blocks includes the moves of earlier blocks.
         """
         nothing = np.full(len(self._y), -np.inf)
         sums_after = [nothing]  # for each block, the log-sum-exp over those after it
-        for block in self._blocks[:0:-1]:
+        for block in self.blocks[:0:-1]:
             sums_after.append(np.logaddexp(block.total, sums_after[-1]))
         sum_before, moved = nothing, 0
-        for block in self._blocks:
+        for block in self.blocks:
             moved += block.search(np.logaddexp(sum_before, sums_after.pop()))
             sum_before = np.logaddexp(sum_before, block.total)
         return moved > 0
 
-    def members(self) -> list[dict[int, int]]:
-        """Return the bank of each class."""
-        return [bank for block in self._blocks for bank in block.members()]
-
     def error(self) -> float:
         """Return the weighted error."""
-        logits, classes = zip(*[block.best() for block in self._blocks], strict=True)
+        logits, classes = zip(*[block.best() for block in self.blocks], strict=True)
         block = np.argmax(logits, axis=0)
         predictions = np.stack(classes)[block, np.arange(len(block))]
         return float(self._share[predictions != self._y].sum())

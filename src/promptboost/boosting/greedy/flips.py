@@ -8,6 +8,7 @@ For class k, the *rival* of a row is the winner, which k must overtake, or if k 
 must overtake k. The prediction flips for all numbers of copies from a threshold on.
 """
 
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
@@ -78,6 +79,21 @@ class Events(NamedTuple):
     copies: Integers
     gain: Integers
     harm: Integers
+
+
+class Visit(NamedTuple):
+    """A search for the best prompt of a class."""
+
+    s: Scores
+    X: GridRows
+    T: GridRows
+    k: int
+    kept: Kept
+    memory: Memory
+    limit: int  # largest number of copies
+    penalty: bool  # whether prompts are compared by the gain per copy
+    events: Events  # a buffer
+    n_products: Integers  # (1,): the number of products computed
 
 
 @compiled
@@ -376,49 +392,40 @@ def copies_to_flip(s: Scores, i: int, k: int, c: int, limit: int) -> int:
 
 
 @compiled
-def add_known_harm(
-    s: Scores, kept: Kept, memory: Memory, p: int, k: int, n_gains: int, events: Events
-) -> None:
+def add_known_harm(v: Visit, p: int, n_gains: int) -> None:
     """Add the harm of candidate p to rows with a cached product."""
     if n_gains == 0:
         return
+    events, memory = v.events, v.memory
     limit = events.copies[n_gains - 1]
-    for j in range(kept.roles.shape[0]):
-        if kept.roles[j] < 0:
-            add_harm(events, n_gains, copies_in_slot(kept, p, j, limit), -kept.roles[j])
+    for j in range(v.kept.roles.shape[0]):
+        role = v.kept.roles[j]
+        if role < 0:
+            add_harm(events, n_gains, copies_in_slot(v.kept, p, j, limit), -role)
     for m in range(MEMORY):
         i = memory.harmed[p, m]
-        if i >= 0 and s.correct[i] > 0 and not memory.is_kept[i]:
-            d = copies_to_flip(s, i, k, memory.cosines[p, m], limit)
-            add_harm(events, n_gains, d, s.correct[i])
+        if i >= 0 and v.s.correct[i] > 0 and not memory.is_kept[i]:
+            d = copies_to_flip(v.s, i, v.k, memory.cosines[p, m], limit)
+            add_harm(events, n_gains, d, v.s.correct[i])
 
 
 @compiled
-def add_harmed(memory: Memory, p: int, i: int, c: int) -> None:
-    """Store row i, most recent first, as harmed by candidate p."""
-    for m in range(MEMORY - 1, 0, -1):
-        memory.harmed[p, m] = memory.harmed[p, m - 1]
-        memory.cosines[p, m] = memory.cosines[p, m - 1]
-    memory.harmed[p, 0] = i
-    memory.cosines[p, 0] = c
+def harms_row(v: Visit, p: int, i: int, c: int, n_gains: int) -> bool:
+    """Add the harm of candidate p with cosine c to row i, and remember it; return whether there is any."""
+    d = copies_to_flip(v.s, i, v.k, c, v.events.copies[n_gains - 1])
+    if not add_harm(v.events, n_gains, d, v.s.correct[i]):
+        return False
+    harmed, cosines = v.memory.harmed, v.memory.cosines
+    for m in range(MEMORY - 1, 0, -1):  # most recent first
+        harmed[p, m], cosines[p, m] = harmed[p, m - 1], cosines[p, m - 1]
+    harmed[p, 0], cosines[p, 0] = i, c
+    return True
 
 
 @compiled
 def flips(s: Scores, i: int, k: int, c: int) -> bool:
     """Return whether any number of copies of a prompt with cosine c can flip row i."""
     return bool(c < s.behind[i] if s.winner[i] == k else c > s.ahead[i])
-
-
-@compiled
-def harms_row(
-    s: Scores, p: int, i: int, k: int, c: int, memory: Memory, n_gains: int, events: Events
-) -> bool:
-    """Add the harm of candidate p with cosine c to row i; return whether there is any."""
-    d = copies_to_flip(s, i, k, c, events.copies[n_gains - 1])
-    if not add_harm(events, n_gains, d, s.correct[i]):
-        return False
-    add_harmed(memory, p, i, c)
-    return True
 
 
 @compiled
@@ -432,28 +439,27 @@ def contains(values: Cosines, i: int) -> bool:
 
 @compiled
 def survives_risky_rows(
-    s: Scores, X: GridRows, t: GridRows, p: int, k: int, memory: Memory, evaluated: Cosines,
-    n_gains: int, events: Events, best: Value, next_value: float, penalty: bool, n_products: Integers,
-) -> bool:  # fmt: skip
+    v: Visit, p: int, evaluated: Cosines, n_gains: int, best: Value, next_value: float
+) -> bool:
     """Return whether candidate p may still beat the best after evaluating the risky rows.
 
     Evaluation stops early once its value falls below the bound of the next candidate.
     """
-    risky = memory.risky
+    risky, t = v.memory.risky, v.T[p]
     for j in range(risky.shape[0]):
         i = risky[j]
-        if s.correct[i] == 0 or memory.is_kept[i] or contains(evaluated, i):
+        if v.s.correct[i] == 0 or v.memory.is_kept[i] or contains(evaluated, i):
             continue
-        n_products[0] += 1
-        c = dot(X[i], own_block(t, X, i))
-        if not flips(s, i, k, c) or not harms_row(s, p, i, k, c, memory, n_gains, events):
+        v.n_products[0] += 1
+        c = dot(v.X[i], own_block(t, v.X, i))
+        if not flips(v.s, i, v.k, c) or not harms_row(v, p, i, c, n_gains):
             continue
         # Move the row to the front, as it is likely to be harmed by the next candidate.
         risky[j], risky[j // 2] = risky[j // 2], i
-        gain, d = best_copies(events, n_gains, penalty)
-        if not surpasses(gain, d, p, best, penalty):
+        gain, d = best_copies(v.events, n_gains, v.penalty)
+        if not surpasses(gain, d, p, best, v.penalty):
             return False
-        if value_of(gain, d, penalty) < next_value:
+        if value_of(gain, d, v.penalty) < next_value:
             return True
     return True
 
@@ -471,147 +477,71 @@ def promote_risky(memory: Memory, i: int) -> None:
 
 @compiled
 def value_over_all_rows(
-    s: Scores, X: GridRows, t: GridRows, p: int, k: int, c: Cosines, memory: Memory,
-    is_filled: bool, evaluated: Cosines, n_gains: int, events: Events, best: Value, penalty: bool,
-    n_products: Integers,
-) -> tuple[int, int]:  # fmt: skip
+    v: Visit, p: int, c: Cosines, is_filled: bool, evaluated: Cosines, n_gains: int, best: Value
+) -> tuple[int, int]:
     """Return the final ``(gain, d)`` of a candidate; fill ``c`` with its cosines with all rows.
 
     Unless ``is_filled``, cosines are computed block by block. Gain 0 as soon as the candidate is worse
     than the best.
     """
-    for start in range(0, X.shape[0], BLOCK):
-        stop = min(start + BLOCK, X.shape[0])
+    memory = v.memory
+    for start in range(0, v.X.shape[0], BLOCK):
+        stop = min(start + BLOCK, v.X.shape[0])
         if not is_filled:
-            some_cosines(X, t, start, stop, c)
-            n_products[0] += stop - start
+            some_cosines(v.X, v.T[p], start, stop, c)
+            v.n_products[0] += stop - start
         for i in range(start, stop):
-            if s.correct[i] == 0 or not flips(s, i, k, c[i]):
+            if v.s.correct[i] == 0 or not flips(v.s, i, v.k, c[i]):
                 continue
             if memory.is_kept[i] or memory.is_risky[i] or contains(evaluated, i):
                 continue
-            if not harms_row(s, p, i, k, c[i], memory, n_gains, events):
+            if not harms_row(v, p, i, c[i], n_gains):
                 continue
-            gain, d = best_copies(events, n_gains, penalty)
-            if not surpasses(gain, d, p, best, penalty):
+            gain, d = best_copies(v.events, n_gains, v.penalty)
+            if not surpasses(gain, d, p, best, v.penalty):
                 promote_risky(memory, i)
                 return 0, 1
-    return best_copies(events, n_gains, penalty)
-
-
-# --- a heap of candidates, the largest bound on top -----------------------------------------------
+    return best_copies(v.events, n_gains, v.penalty)
 
 
 @compiled
-def comes_before(bounds: NDArray[np.float64], a: int, b: int) -> bool:
-    """Order by the largest bound, then by the lowest index."""
-    return bool(bounds[a] > bounds[b] or (bounds[a] == bounds[b] and a < b))
-
-
-@compiled
-def sift_down(heap: Integers, size: int, bounds: NDArray[np.float64], start: int) -> None:
-    """Restore the order of the heap below ``start``."""
-    if start >= size:
-        return
-    index = heap[start]
-    position = start
-    while True:
-        child = 2 * position + 1
-        if child >= size:
-            break
-        if child + 1 < size and comes_before(bounds, heap[child + 1], heap[child]):
-            child += 1
-        if not comes_before(bounds, heap[child], index):
-            break
-        heap[position] = heap[child]
-        position = child
-    heap[position] = index
-
-
-@compiled
-def make_heap(bounds: NDArray[np.float64], heap: Integers) -> int:
-    """Put all candidates with a positive bound on the heap; return its size."""
-    size = 0
-    for p in range(bounds.shape[0]):
-        if bounds[p] > 0.0:
-            heap[size] = p
-            size += 1
-    for start in range(size // 2 - 1, -1, -1):
-        sift_down(heap, size, bounds, start)
-    return size
-
-
-@compiled
-def second_bound(heap: Integers, size: int, bounds: NDArray[np.float64]) -> float:
-    """Return the second largest bound."""
-    second = 0.0
-    for position in range(1, min(size, 3)):
-        second = max(second, bounds[heap[position]])
-    return second
-
-
-@compiled
-def search_class(
-    s: Scores, X: GridRows, T: GridRows, k: int, kept: Kept, memory: Memory, limit: int,
-    penalty: bool, events: Events, columns: Cosines, guess: Guess, n_products: Integers,
-) -> Value:  # fmt: skip
-    """Return the best (gain, d, p) of class k; p is -1 if nothing lowers the error.
+def search_class(v: Visit, columns: Cosines, guess: Guess) -> Value:
+    """Return the best (gain, d, p) of a class; p is -1 if nothing lowers the error.
 
     On return, ``columns[0]`` has the cosines of the best prompt with all rows. If a prediction is
     requested, return the first candidate that survives the risky rows.
     """
-    bounds = np.empty(T.shape[0])
-    heap = np.empty(T.shape[0], np.int64)
-    bound_candidates(kept, limit, penalty, bounds)
-    size = make_heap(bounds, heap)
+    bounds = np.empty(v.T.shape[0])
+    bound_candidates(v.kept, v.limit, v.penalty, bounds)
+    # The largest bound first; of equals, the lowest index.
+    candidates = [(-bounds[p], p) for p in range(bounds.shape[0]) if bounds[p] > 0.0]
+    heapify(candidates)
     best = (0, 1, -1)
     best_value = 0.0
-    while size > 0 and bounds[heap[0]] * (1.0 + 1e-9) >= best_value:
-        p = heap[0]
-        evaluated = memory.harmed[p].copy()
-        n_gains = collect_gains(kept, p, limit, events)
-        add_known_harm(s, kept, memory, p, k, n_gains, events)
-        gain, d = best_copies(events, n_gains, penalty)
-        promising = surpasses(gain, d, p, best, penalty)
-        if promising and value_of(gain, d, penalty) >= bounds[p]:
-            promising = survives_risky_rows(
-                s, X, T[p], p, k, memory, evaluated, n_gains, events, best,
-                second_bound(heap, size, bounds), penalty, n_products,
-            )  # fmt: skip
-            gain, d = best_copies(events, n_gains, penalty)
-        if promising and value_of(gain, d, penalty) < bounds[p]:
-            # Its bound was too high: put it back with the tighter one.
-            bounds[p] = value_of(gain, d, penalty)
-            sift_down(heap, size, bounds, 0)
-            continue
-        size -= 1
-        heap[0] = heap[size]
-        sift_down(heap, size, bounds, 0)
+    while len(candidates) > 0 and -candidates[0][0] * (1.0 + 1e-9) >= best_value:
+        negative, p = heappop(candidates)
+        bound, next_bound = -negative, -candidates[0][0] if len(candidates) > 0 else 0.0
+        evaluated = v.memory.harmed[p].copy()
+        n_gains = collect_gains(v.kept, p, v.limit, v.events)
+        add_known_harm(v, p, n_gains)
+        gain, d = best_copies(v.events, n_gains, v.penalty)
+        promising = surpasses(gain, d, p, best, v.penalty)
+        if promising and value_of(gain, d, v.penalty) >= bound:
+            promising = survives_risky_rows(v, p, evaluated, n_gains, best, next_bound)
+            gain, d = best_copies(v.events, n_gains, v.penalty)
         if not promising:
+            continue
+        if value_of(gain, d, v.penalty) < bound:  # put it back with the tighter bound
+            heappush(candidates, (-value_of(gain, d, v.penalty), p))
             continue
         if guess.is_requested:
             return gain, d, p
         is_filled = p == guess.prompt
         c = guess.column if is_filled else columns[1]
-        gain, d = value_over_all_rows(
-            s,
-            X,
-            T[p],
-            p,
-            k,
-            c,
-            memory,
-            is_filled,
-            evaluated,
-            n_gains,
-            events,
-            best,
-            penalty,
-            n_products,
-        )
-        if surpasses(gain, d, p, best, penalty):
+        gain, d = value_over_all_rows(v, p, c, is_filled, evaluated, n_gains, best)
+        if surpasses(gain, d, p, best, v.penalty):
             best = (gain, d, p)
-            best_value = value_of(gain, d, penalty)
+            best_value = value_of(gain, d, v.penalty)
             columns[0] = c
     return best
 

@@ -142,7 +142,7 @@ class PromptSearch:
             np.empty(len(cache.rows), dtype=np.int64),
         )
         flips.fill_slots(self._scores, cache.rows, k, flipped)
-        best = flips.search_class(
+        visit = flips.Visit(
             self._scores,
             self._X,
             self._prompts[k],
@@ -152,10 +152,9 @@ class PromptSearch:
             limit,
             self._penalty,
             workspace.events,
-            workspace.columns,
-            guess,
             workspace.n_products,
         )
+        best = flips.search_class(visit, workspace.columns, guess)
         is_kept[cache.rows] = is_risky[cache.risky] = False
         with self._lock:
             self.products += int(workspace.n_products[0])
