@@ -64,7 +64,7 @@ class Problem:
     def fit(self, rounds=6, texts=None, ids=None, shots=None, resume=None, on_round=None, **more):
         keys = ("weights", "encoders", "notes", "progress")
         other = {key: more.pop(key) for key in keys if key in more}
-        return fit_ensemble(
+        ensemble, _ = fit_ensemble(
             shots or self.shots,
             self.pool,
             texts or self.texts,
@@ -74,6 +74,7 @@ class Problem:
             on_round=on_round,
             **other,
         )
+        return ensemble
 
 
 @pytest.fixture(scope="module")
@@ -507,7 +508,7 @@ class Several(Problem):
         )
 
     def learn(self, own=(20.0, 5.0), second="second", settings=None, **more):
-        return fit_ensemble(
+        ensemble, _ = fit_ensemble(
             self.shots,
             self.pool,
             self.texts,
@@ -519,6 +520,7 @@ class Several(Problem):
             ],
             **more,
         )
+        return ensemble
 
 
 @pytest.fixture(scope="module")

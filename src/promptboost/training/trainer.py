@@ -6,7 +6,6 @@ import platform
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
@@ -143,39 +142,24 @@ class Trainer:
             Called after each round with the ensemble so far and the round; fitting stops if it returns
             True.
         """
-        classes, labels = np.unique(examples.labels, return_inverse=True)
-        examples = replace(examples, labels=labels)
-        shots, learned = examples.shots(), pool.of_classes(classes)
-        settings = self._settings(shots)
-        folds: list[FoldClassRows] = []
-        ensemble = fit_ensemble(
-            shots,
+        heads = _HeadBuilder(self.config, examples, sources, pool, self.progress)
+        learned = pool.of_classes(heads.classes)
+        ensemble, folds = fit_ensemble(
+            heads.shots,
             learned.grid,
             learned.texts,
-            settings,
+            heads.settings,
             image_ids=examples.ids,
-            weights=_class_balanced(examples),
+            weights=_class_balanced(heads.examples),
             encoders=[
                 EncoderRecord.of(source) for source in sources if isinstance(source, Encoder)
             ],
             notes=notes,
             resume=resume,
             on_round=on_round,
-            on_folds=folds.append,
             progress=self.progress,
         )
-        heads = _HeadBuilder(
-            self,
-            _with_classes(ensemble, pool.texts),
-            examples,
-            shots,
-            sources,
-            pool,
-            settings,
-            classes,
-            folds=folds[0] if folds else None,
-        )
-        return heads.build(n_heads)
+        return heads.build(_with_classes(ensemble, pool.texts), n_heads, folds)
 
     def refit(
         self,
@@ -202,159 +186,142 @@ class Trainer:
         unseen : sequence of array of shape (K, D), optional
             Class embeddings made without any image, per encoder, where there is no pool.
         """
-        classes, labels = np.unique(examples.labels, return_inverse=True)
-        if len(classes) < 2:
+        if len(np.unique(examples.labels)) < 2:
             raise DataError("a residual needs images of two classes or more")
-        examples = replace(examples, labels=labels)
-        shots = examples.shots()
-        settings = self._settings(shots)
-        heads = _HeadBuilder(
-            self, ensemble, examples, shots, sources, pool, settings, classes, unseen=unseen
-        )
-        return heads.build()
-
-    def _settings(self, shots: Shots) -> BoostSettings:
-        """Return the settings of boosting, for the views that the images have."""
-        views = 0 if shots.views is None else shots.views.shape[1]
-        config = self.config if views else replace(self.config, views_per_round=0)
-        return boost_settings(config, views)
+        heads = _HeadBuilder(self.config, examples, sources, pool, self.progress)
+        return heads.build(ensemble, unseen=unseen)
 
 
-@dataclass
 class _HeadBuilder:
     """Build the heads of a text from labeled images."""
 
-    trainer: Trainer
-    ensemble: PromptEnsemble
-    examples: Examples
-    shots: Shots
-    sources: Sequence[TextSource]
-    pool: PoolRows | None
-    settings: BoostSettings
-    classes: NDArray[np.int64]  # those with images
-    folds: FoldClassRows | None = None
-    unseen: Sequence[Floats] | None = None
+    def __init__(
+        self,
+        config: BoostConfig,
+        examples: Examples,
+        sources: Sequence[TextSource],
+        pool: PoolRows | None,
+        progress: Progress,
+    ) -> None:
+        self.classes, labels = np.unique(examples.labels, return_inverse=True)  # those with images
+        self.examples = replace(examples, labels=labels)
+        self.shots = self.examples.shots()
+        views = 0 if self.shots.views is None else self.shots.views.shape[1]
+        self.settings = boost_settings(
+            config if views else replace(config, views_per_round=0), views
+        )
+        self._config, self._sources, self._pool, self._progress = config, sources, pool, progress
 
-    def build(self, n_heads: int | None = None) -> Fitted:
-        """Return the text with a head for each encoder, or for the first few."""
+    def build(
+        self,
+        ensemble: PromptEnsemble,
+        n_heads: int | None = None,
+        folds: FoldClassRows | None = None,
+        unseen: Sequence[Floats] | None = None,
+    ) -> Fitted:
+        """Return the text with a head for each encoder, or for the first few.
+
+        `folds` are texts composed on parts of the images, if there are any. `unseen` is as for
+        :meth:`Trainer.refit`.
+        """
+        composed = None
+        if self._config.residual and self._pool is not None:
+            folds, composed = self._fold_texts(ensemble, self._pool, folds)
+        else:
+            folds = None
         heads, residuals = [], []
-        for number, source in enumerate(self.sources[:n_heads]):
-            head = self.ensemble.embed(source)
-            residual, unseen = None, self._unseen(number, head.dim)
-            if self.trainer.config.residual:
-                residual = self._residual(head, number, unseen)
+        for number, source in enumerate(self._sources[:n_heads]):
+            head = ensemble.embed(source)
+            start = number * (self.examples.rows.shape[1] // self.examples.encoders)
+            columns = slice(start, start + head.dim)
+            untrained: Floats
+            if self._pool is not None:
+                untrained = unseen_texts(self._pool.of(number, head.dim))
+            else:
+                assert unseen is not None
+                untrained = unseen[number][None]
+            residual = None
+            if self._config.residual:
+                residual = self._residual(head, columns, untrained, folds, composed)
                 head = head.with_residual(residual)
-                if self.pool is not None:
-                    head = replace(head, pool_fingerprint=self.pool.texts.fingerprint)
+                if self._pool is not None:
+                    head = replace(head, pool_fingerprint=self._pool.texts.fingerprint)
             if residual is not None or len(self.classes) < len(head.class_names):
-                head = self._balanced(head, number, unseen[0])
+                head = self._balanced(head, columns, untrained[0])
             heads.append(head)
             residuals.append(residual)
-        folds = self._fold_texts if any(residuals) and self.pool is not None else None
-        return Fitted(self.ensemble, tuple(heads), tuple(residuals), folds)
+        return Fitted(ensemble, tuple(heads), tuple(residuals), folds)
 
-    def _residual(self, head: Head, number: int, unseen: Floats) -> Residual:
+    def _residual(
+        self,
+        head: Head,
+        columns: slice,
+        unseen: Floats,
+        folds: FoldClassRows | None,
+        composed: Floats | None,
+    ) -> Residual:
         """Fit the residual of one encoder, for all classes of the text."""
         text, classes = head.weights / np.float32(head.rounds), self.classes
         views = self.shots.originals[:, None]
         if self.shots.views is not None:
             views = np.concatenate([views, self.shots.views], axis=1)
-        folds = None if self.pool is None else self._edited_folds(text[classes], number)
         if folds is not None:
-            folds = replace(folds, rows=self._columns(folds.rows, number, head.dim))
+            folds = replace(folds, rows=folds.rows[..., columns])
+            if composed is not None:  # move the text of each fold as much as edits moved the text
+                edits = (text[classes] - composed[:, columns]).astype(np.float32, copy=False)
+                folds = replace(folds, rows=folds.rows + edits)
         # BLAS has little to do here, and its threads would spin while other processes hold the cores.
         with single_blas_thread():
             residual = fit_residual(
-                from_grid(self._columns(views, number, head.dim)),
+                from_grid(views[..., columns]),
                 self.shots.labels,
                 text[classes],
                 unseen[:, classes],
                 folds=folds,
                 groups=self.examples.groups,
                 weights=self.examples.weights,
-                progress=self.trainer.progress,
+                progress=self._progress,
             )
-        rows = np.zeros((len(text), head.dim), dtype=residual.weights.dtype)
-        rows[classes] = residual.weights
-        return replace(residual, weights=rows)
+        weights = np.zeros((len(text), head.dim), dtype=residual.weights.dtype)
+        weights[classes] = residual.weights
+        return replace(residual, weights=weights)
 
-    def _balanced(self, head: Head, number: int, unseen: Floats) -> Head:
+    def _balanced(self, head: Head, columns: slice, unseen: Floats) -> Head:
         """Return the head with the balance of classes without images, present or added later."""
         text, both = (h.matrix / np.float32(h.rounds) for h in (head.without_residual(), head))
-        images = self._columns(self.examples.rows, number, head.dim)
-        labels = self.classes[self.shots.labels]
+        images, labels = self.examples.rows[:, columns], self.classes[self.shots.labels]
         balance = measure_balance(head.class_names, images, labels, text, both, unseen)
         return replace(head, balance=balance)
 
-    def _columns(self, rows: NDArray[Any], number: int, dim: int) -> NDArray[Any]:
-        """Return the columns of one of several encoders."""
-        width = rows.shape[-1] // self.examples.encoders
-        return rows[..., number * width : number * width + dim]
+    def _fold_texts(
+        self, ensemble: PromptEnsemble, pool: PoolRows, folds: FoldClassRows | None
+    ) -> tuple[FoldClassRows | None, Floats | None]:
+        """Compose texts on parts of the images, if that is not done.
 
-    def _unseen(self, number: int, dim: int) -> Floats:
-        """Return class embeddings made without any image, (U, K, D); the first of the templates."""
-        if self.pool is not None:
-            return unseen_texts(self.pool.of(number, dim))
-        assert self.unseen is not None
-        return self.unseen[number][None]
-
-    @cached_property
-    def _scaled_grid(self) -> GridPool:
-        """The pool of the classes with images, with the relative scales of the encoders."""
-        assert self.pool is not None
-        grid = self.pool.of_classes(self.classes).grid
-        if self.examples.encoders == 1:
-            return grid
-        return with_relative_scales(self.shots, grid, self._own_scales)
-
-    @property
-    def _own_scales(self) -> list[float | None]:
-        """The logit scale of each encoder itself; None if unknown."""
-        scales = {encoder.id: encoder.encoder_logit_scale for encoder in self.ensemble.encoders}
-        return [
-            scales.get(source.id, source.logit_scale) if isinstance(source, Encoder) else None
-            for source in self.sources
+        For an edited text, also return the class rows of the text before its edits, composed again.
+        """
+        if folds is not None and not ensemble.history:
+            return folds, None
+        known = {encoder.id: encoder.encoder_logit_scale for encoder in ensemble.encoders}
+        own_scales = [
+            known.get(source.id, source.logit_scale) if isinstance(source, Encoder) else None
+            for source in self._sources
         ]
-
-    def _edited_folds(self, text: Floats, number: int) -> FoldClassRows | None:
-        """Return the texts of the folds for one encoder, each moved as much as edits moved the text."""
-        folds, composed = self._fold_texts, self._composed_rows
-        if folds is None or composed is None:
-            return folds
-        rows, dim = folds.rows.copy(), text.shape[1]
-        self._columns(rows, number, dim)[:] += text - self._columns(composed, number, dim)
-        return replace(folds, rows=rows)
-
-    @cached_property
-    def _composed_rows(self) -> Floats | None:
-        """Class rows of the text before its edits, composed again; None for a text without edits."""
-        if not self.ensemble.history or self._fold_texts is None:
-            return None
-        grid, weights = self._scaled_grid, _class_balanced(self.examples)
-        rounds = boost(self.shots, grid, self._fold_settings, weights=weights)
-        rows = [class_rows(each.composition, grid) for each in rounds]
-        return np.asarray(np.mean(rows, axis=0))
-
-    @cached_property
-    def _fold_texts(self) -> FoldClassRows | None:
-        """Texts composed on parts of the images."""
-        if self.folds is not None:
-            return self.folds
-        progress = self.trainer.progress
-        return fold_class_rows(self.shots, self._scaled_grid, self._fold_settings, progress)
-
-    @property
-    def _fold_settings(self) -> BoostSettings:
-        """The settings of the composer, with the logit scale of the text."""
-        settings, scale = self.settings, self.ensemble.settings.get("logit_scale")
+        grid = with_relative_scales(self.shots, pool.of_classes(self.classes).grid, own_scales)
+        settings, scale = self.settings, ensemble.settings.get("logit_scale")
         if settings.gradient is not None and isinstance(scale, int | float):
             # It is a multiple of the own scale of the first encoder of the fit, which may be another.
-            first = next((encoder.encoder_logit_scale for encoder in self.ensemble.encoders), None)
-            own_scale = self._own_scales[0]
-            factor = own_scale / first if own_scale and first else 1.0
+            first = next((encoder.encoder_logit_scale for encoder in ensemble.encoders), None)
+            factor = own_scales[0] / first if own_scales[0] and first else 1.0
             gradient = replace(settings.gradient, logit_scale=scale * factor)
             settings = replace(settings, gradient=gradient)
-        return settings
+        if folds is None:
+            folds = fold_class_rows(self.shots, grid, settings, self._progress)
+        if folds is None or not ensemble.history:
+            return folds, None
+        rounds = boost(self.shots, grid, settings, weights=_class_balanced(self.examples))
+        rows = [class_rows(each.composition, grid) for each in rounds]
+        return folds, np.asarray(np.mean(rows, axis=0))
 
 
 def _with_classes(ensemble: PromptEnsemble, texts: PoolTexts) -> PromptEnsemble:
@@ -439,15 +406,14 @@ def fit_ensemble(
     notes: Mapping[str, Scalar] | None = None,
     resume: PromptEnsemble | None = None,
     on_round: OnRound | None = None,
-    on_folds: Callable[[FoldClassRows], object] | None = None,
     progress: Progress = no_progress,
-) -> PromptEnsemble:
+) -> tuple[PromptEnsemble, FoldClassRows | None]:
     """Compose an ensemble; input is checked before the first round.
 
     `image_ids` are the unique names of the images, `weights` their initial weights, and `encoders` those
     of the rows, none if they are unknown. `notes`, `resume` and `on_round` are as for
-    :meth:`Trainer.fit`; of a resumed fit, only ``rounds`` and ``patience`` may differ. `on_folds` is called
-    with the class rows of the folds if cross-validation chooses the logit scale.
+    :meth:`Trainer.fit`; of a resumed fit, only ``rounds`` and ``patience`` may differ. Also return the
+    class rows of the folds if cross-validation chooses the logit scale.
 
     Raises an InputError if the inputs do not match, or `resume` belongs to another fit.
     """
@@ -459,10 +425,9 @@ def fit_ensemble(
     settings, why, held_out, folds = settle_scale(
         shots, pool, settings, encoder_scales[0], resume, progress
     )
-    if folds is not None and on_folds is not None:
-        on_folds(folds)
     if resume is not None and resume.logit_scale is not None:
-        scale, resumed = resume.logit_scale, {record.id: record for record in resume.encoders}
+        resumed = {record.id: record for record in resume.encoders}
+        scales = [resume.logit_scale]
         encoders = [
             replace(
                 record,
@@ -476,31 +441,45 @@ def fit_ensemble(
     else:
         pool.check_against(shots)
         scales = probability_scales(shots, pool, settings, encoder_scales, held_out)
-        scale = scales[0]
         encoders = [
-            replace(record, logit_scale=value)
-            for record, value in zip(encoders, scales, strict=False)
+            replace(record, logit_scale=scale)
+            for record, scale in zip(encoders, scales, strict=False)
         ]
-    fit = _Fit(
-        texts,
-        settings,
-        tuple(image_ids),
-        _recorded_settings(shots, settings, image_ids, weights, notes or {}, scale_choice=why),
-        tuple(encoders),
-        scale,
-    )
+    first = encoders[0] if encoders else None
+    facts: dict[str, Any] = {
+        "class_names": texts.class_names,
+        "temperature": settings.temperature,
+        "encoder_id": first and first.id,
+        "encoder_fingerprint": first and first.fingerprint,
+        "pool_fingerprint": texts.fingerprint,
+        "settings": _recorded_settings(shots, settings, image_ids, weights, notes or {}, why),
+        "versions": {
+            "promptboost": promptboost.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        "logit_scale": scales[0],
+        "encoder_logit_scale": first and first.encoder_logit_scale,
+        "further_encoders": tuple(encoders[1:]),
+    }
+
+    def ensemble_of(rounds: Sequence[Round], weights: NDArray[np.float64]) -> PromptEnsemble:
+        sample_weights = dict(zip(image_ids, weights.tolist(), strict=True))
+        return PromptEnsemble(rounds=tuple(rounds), sample_weights=sample_weights, **facts)
+
     rounds: list[Round] = []
     state = None
     if resume is not None:
-        state, rounds, weights = fit.state_after(resume), [*resume.rounds], None
-
+        pairs = [(record.id, record.fingerprint) for record in encoders]
+        _check_same_fit(resume, facts | {"encoders": pairs}, image_ids, settings.rounds)
+        state, rounds, weights = _state_after(resume, image_ids, settings), [*resume.rounds], None
     for boosted in boost(shots, pool, settings, weights=weights, state=state, progress=progress):
         rounds.append(_round_as_text(boosted, texts))
         state = boosted.state
-        if on_round is not None and on_round(fit.ensemble(rounds, state.weights), boosted):
+        if on_round is not None and on_round(ensemble_of(rounds, state.weights), boosted):
             break
     assert state is not None  # settings require at least one round
-    return fit.ensemble(rounds, np.asarray(state.weights))
+    return ensemble_of(rounds, state.weights), folds
 
 
 def settle_scale(
@@ -567,84 +546,48 @@ def _round_as_text(boosted: BoostRound, texts: PoolTexts) -> Round:
 _MAY_DIFFER = ("rounds", "patience", "scale_choice")
 
 
-@dataclass(frozen=True)
-class _Fit:
-    """What an ensemble records of its fit, apart from the rounds."""
+def _state_after(
+    ensemble: PromptEnsemble, image_ids: Sequence[str], settings: BoostSettings
+) -> BoostState:
+    """Return the state of a fit after the rounds of an ensemble."""
+    quiet = len(list(takewhile(lambda round_: round_.error == 0, reversed(ensemble.rounds))))
+    finished = settings.patience is not None and quiet >= settings.patience
+    weights = np.array([ensemble.sample_weights[name] for name in image_ids])
+    return BoostState(len(ensemble), weights, quiet, finished)
 
-    texts: PoolTexts
-    settings: BoostSettings
-    image_ids: tuple[str, ...]  # in the order of the rows
-    recorded: Mapping[str, Scalar]  # see _recorded_settings
-    encoders: tuple[EncoderRecord, ...]  # none if unknown
-    logit_scale: float | None = None  # of probabilities, with the first encoder
 
-    def ensemble(self, rounds: Sequence[Round], weights: NDArray[np.float64]) -> PromptEnsemble:
-        """Return an ensemble of the rounds, with the sample weights of the next round."""
-        first = self.encoders[0] if self.encoders else None
-        return PromptEnsemble(
-            class_names=self.texts.class_names,
-            rounds=tuple(rounds),
-            temperature=self.settings.temperature,
-            encoder_id=None if first is None else first.id,
-            encoder_fingerprint=None if first is None else first.fingerprint,
-            pool_fingerprint=self.texts.fingerprint,
-            settings=self.recorded,
-            versions={
-                "promptboost": promptboost.__version__,
-                "numpy": np.__version__,
-                "python": platform.python_version(),
-            },
-            sample_weights=dict(zip(self.image_ids, weights.tolist(), strict=True)),
-            logit_scale=self.logit_scale,
-            encoder_logit_scale=None if first is None else first.encoder_logit_scale,
-            further_encoders=self.encoders[1:],
-        )
-
-    def state_after(self, ensemble: PromptEnsemble) -> BoostState:
-        """Return the state of the fit after the rounds of an ensemble; raise if the fit was another."""
-        differences = self._differences(ensemble)
-        if differences:
-            raise SettingError(
-                f"cannot resume from this ensemble, as the fit was another: {'; '.join(differences)}"
-            )
-        quiet = len(list(takewhile(lambda r: r.error == 0, reversed(ensemble.rounds))))
-        patience = self.settings.patience
-        finished = patience is not None and quiet >= patience
-        weights = np.array([ensemble.sample_weights[name] for name in self.image_ids])
-        return BoostState(len(ensemble), weights, quiet, finished)
-
-    def _differences(self, ensemble: PromptEnsemble) -> list[str]:
-        if ensemble.history:
-            return [f"it was edited after its fit ({ensemble.history[-1]})"]
-        pairs = {
-            "the classes": (ensemble.class_names, self.texts.class_names),
-            "the temperature": (ensemble.temperature, self.settings.temperature),
-            "the pool's fingerprint": (ensemble.pool_fingerprint, self.texts.fingerprint),
-            "the encoders": tuple(
-                [(record.id, record.fingerprint) for record in records]
-                for records in (ensemble.encoders, self.encoders)
-            ),
+def _check_same_fit(
+    ensemble: PromptEnsemble, facts: Mapping[str, Any], image_ids: Sequence[str], rounds: int
+) -> None:
+    """Raise if an ensemble is not of the fit with these facts and images, or has more rounds."""
+    then = [(record.id, record.fingerprint) for record in ensemble.encoders]
+    pairs: dict[str, tuple[Any, Any]] = {
+        "the classes": (ensemble.class_names, facts["class_names"]),
+        "the temperature": (ensemble.temperature, facts["temperature"]),
+        "the pool's fingerprint": (ensemble.pool_fingerprint, facts["pool_fingerprint"]),
+        "the encoders": (then, facts["encoders"]),
+    }
+    if ensemble.sample_weights:
+        pairs |= {
+            f"the setting {key!r}": (ensemble.settings.get(key), facts["settings"].get(key))
+            for key in sorted({*ensemble.settings, *facts["settings"]} - {*_MAY_DIFFER})
         }
-        if ensemble.sample_weights:
-            pairs |= {
-                f"the setting {key!r}": (ensemble.settings.get(key), self.recorded.get(key))
-                for key in sorted({*ensemble.settings, *self.recorded} - {*_MAY_DIFFER})
-            }
-        differences = [
-            f"{what}: {then!r} before, {now!r} now"
-            for what, (then, now) in pairs.items()
-            if then != now
-        ]
-        if not ensemble.sample_weights:
-            differences.append("it has no sample weights (save it with sample_weights=True)")
-        elif different := sorted(set(ensemble.sample_weights) ^ set(self.image_ids)):
-            names = few([*map(repr, different)], most=3)
-            differences.append(f"the images: only one of the fits has {names}")
-        if len(ensemble) > self.settings.rounds:
-            differences.append(
-                f"it has {len(ensemble)} rounds, more than {self.settings.rounds} (truncate it)"
-            )
-        return differences
+    differences = [
+        f"{what}: {old!r} before, {new!r} now" for what, (old, new) in pairs.items() if old != new
+    ]
+    if not ensemble.sample_weights:
+        differences.append("it has no sample weights (save it with sample_weights=True)")
+    elif different := sorted(set(ensemble.sample_weights) ^ set(image_ids)):
+        names = few([*map(repr, different)], most=3)
+        differences.append(f"the images: only one of the fits has {names}")
+    if len(ensemble) > rounds:
+        differences.append(f"it has {len(ensemble)} rounds, more than {rounds} (truncate it)")
+    if ensemble.history:
+        differences = [f"it was edited after its fit ({ensemble.history[-1]})"]
+    if differences:
+        raise SettingError(
+            f"cannot resume from this ensemble, as the fit was another: {'; '.join(differences)}"
+        )
 
 
 def _recorded_settings(
@@ -653,8 +596,7 @@ def _recorded_settings(
     image_ids: Sequence[str],
     weights: ArrayLike | None,
     notes: Mapping[str, Scalar],
-    *,
-    scale_choice: str | None = None,
+    scale_choice: str | None,
 ) -> dict[str, Scalar]:
     """Return the ``settings`` of an ensemble: all that a fit depends on, apart from the embeddings."""
     recorded = asdict(settings)
