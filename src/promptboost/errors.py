@@ -96,8 +96,6 @@ def command_name() -> str:
 def install_command(extra: str) -> str:
     """Return the command that installs an extra, from the source folder if promptboost came from one."""
     import json
-    import shlex
-    import shutil
     from importlib import metadata
     from urllib.parse import urlsplit
     from urllib.request import url2pathname

@@ -237,7 +237,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         from promptboost.training import Trainer  # numba takes half a second
 
         # Without images or sentences there is nothing for the default encoder to embed.
-        numeric = _is_auto(self.encoder) and not holds_images(X)
+        auto = isinstance(self.encoder, str) and self.encoder == AUTO
+        numeric = auto and not holds_images(X)
         source = embedder_of(None if numeric else self.encoder, self.cache)
         config = self._config(images=holds_images(X))
         examples = self._examples(X, y, sample_weight, views, source, config, classes)
@@ -442,7 +443,11 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """
         ensemble = load(path).ensemble
         if encoder is None:
-            encoder = _encoders_of(ensemble, parameters.get("average"), allow_download)
+            fitted_on = [record.id for record in ensemble.encoders]
+            names = fitted_on if parameters.get("average") else fitted_on[:1]
+            for name in names:
+                check_trusted(name, allow_download=allow_download)
+            encoder = names if len(names) > 1 else ensemble.encoder_id
         self = cls(encoder, **parameters)
         sources = self._sources()
         heads = load(path, sources, text_only=not self.residual).heads
@@ -674,21 +679,6 @@ class ImageEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     @property
     def _n_features_out(self) -> int:
         return int(self.n_features_out_)
-
-
-def _is_auto(encoder: object) -> bool:
-    return isinstance(encoder, str) and encoder == AUTO
-
-
-def _encoders_of(
-    ensemble: PromptEnsemble, average: object, allow_download: bool
-) -> str | list[str] | None:
-    """Return the encoders that a text names, if they can be trusted: all to average, else the first."""
-    names = [record.id for record in ensemble.encoders]
-    names = names if average else names[:1]
-    for name in names:
-        check_trusted(name, allow_download=allow_download)
-    return names if len(names) > 1 else ensemble.encoder_id
 
 
 def _first(source: Source | None) -> TextSource | None:

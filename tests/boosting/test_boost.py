@@ -22,10 +22,7 @@ def problem():
 
 
 def described(rounds):
-    return [
-        (r.composition.template, r.composition.trace.steps, r.state.weights.tolist())
-        for r in rounds
-    ]
+    return [(r.composition.template, r.composition.trace, r.state.weights.tolist()) for r in rounds]
 
 
 def samme_r_weights(weights, scores, labels, tau):
@@ -59,12 +56,12 @@ def test_an_image_of_weight_zero_does_not_drown_the_others():
 def test_scores_are_means_of_cosines(problem):
     shots, pool = problem
     weak = next(boost(shots, pool, BoostSettings(rounds=1))).composition
-    assert weak.trace.steps
+    assert weak.trace
     scores = scores_of(weak, shots.originals, pool)
     X = shots.originals.astype(float)
     for k in range(5):
         bank = [pool.templates[k, weak.template]]
-        for step in weak.trace.steps:
+        for step in weak.trace:
             if step.class_index == k:
                 bank += [pool.prompts[k][step.prompt]] * step.copies
         expected = (X @ np.mean(np.array(bank, dtype=float), axis=0)) / COSINE_UNIT
@@ -140,10 +137,7 @@ def test_start_weights_matter_and_zero_weights_are_ignored(problem):
     settings = BoostSettings(rounds=1, views_per_round=0)
     focused = next(boost(shots, pool, settings, weights=only))
     assert focused.composition.error in {0, 0.2, 0.4, 0.6, 0.8}, "five images count, equally"
-    assert (
-        focused.composition.trace.steps
-        != next(boost(shots, pool, settings)).composition.trace.steps
-    )
+    assert focused.composition.trace != next(boost(shots, pool, settings)).composition.trace
     assert (focused.state.weights[only == 0] == 0).all()
 
 

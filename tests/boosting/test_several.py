@@ -108,9 +108,7 @@ def test_the_search_chooses_what_the_plain_one_does(seed, encoders, max_copies, 
     errors = template_plain(dense, y, grid, pool.templates)
     assert errors[weak.template] == min(errors)
     banks = PlainBanks(dense, y, grid, pool.prompts, pool.templates[:, weak.template])
-    found = [
-        (s.class_index, s.prompt, s.copies, round(s.error * grid.sum())) for s in weak.trace.steps
-    ]
+    found = [(s.class_index, s.prompt, s.copies, round(s.error * grid.sum())) for s in weak.trace]
     assert found == compose_plain(banks, **options)
 
 
@@ -136,7 +134,7 @@ def test_the_search_on_many_rows(monkeypatch, cached):
     first = pool.templates[:, weak.template]
     expected = compose_plain(PlainBanks(zero_blocks(rows, 2), y, grid, pool.prompts, first))
     assert len(expected) > 5
-    assert [(s.class_index, s.prompt, s.copies) for s in weak.trace.steps] == [
+    assert [(s.class_index, s.prompt, s.copies) for s in weak.trace] == [
         step[:3] for step in expected
     ]
 

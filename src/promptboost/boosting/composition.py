@@ -28,13 +28,6 @@ class Step:
 
 
 @dataclass(frozen=True)
-class GreedyTrace:
-    """Steps of the greedy composer."""
-
-    steps: tuple[Step, ...]
-
-
-@dataclass(frozen=True)
 class GradientTrace:
     """Objective and Frank-Wolfe gap before each sweep of the gradient composer, and at the end.
 
@@ -64,12 +57,20 @@ class Composition:
     template_copies: tuple[int, ...]
     # for each class, prompt → number of copies, in order of entry, without the template
     banks: tuple[Mapping[int, int], ...]
-    trace: GreedyTrace | GradientTrace  # how the composer proceeded
+    trace: (
+        tuple[Step, ...] | GradientTrace
+    )  # steps of the greedy composer, sweeps of the gradient one
 
     @property
     def composer(self) -> str:
         """Name of the composer."""
-        return "greedy" if isinstance(self.trace, GreedyTrace) else "gradient"
+        return "gradient" if isinstance(self.trace, GradientTrace) else "greedy"
+
+    def bank(self, k: int, pool: GridPool) -> tuple[NDArray[np.int64], GridRows]:
+        """Return the copies and rows of the prompts in the bank of a class, the template first."""
+        copies = self.banks[k]
+        rows = pool.templates[k, self.template][None], pool.prompts[k][list(copies)]
+        return np.array([self.template_copies[k], *copies.values()]), np.concatenate(rows)
 
 
 def scores_of(weak: Composition, X: GridRows, pool: GridPool) -> NDArray[np.float64]:
@@ -81,10 +82,8 @@ def scores_of(weak: Composition, X: GridRows, pool: GridPool) -> NDArray[np.floa
     sums = np.empty((K, pool.templates.shape[2]))
     sizes = np.empty(K)
     for k in range(K):
-        copies = weak.banks[k]
-        counts = np.array([weak.template_copies[k], *copies.values()], dtype=np.int64)
-        rows = [pool.templates[k, weak.template][None], pool.prompts[k][list(copies)]]
-        sums[k], sizes[k] = counts @ np.concatenate(rows), counts.sum()
+        copies, rows = weak.bank(k, pool)
+        sums[k], sizes[k] = copies @ rows, copies.sum()
     scores = np.empty((len(X), K))
     for encoder, block in enumerate(encoder_slices(len(X), pool.encoders)):
         class_rows = block_of(sums, encoder, dim)
@@ -104,10 +103,10 @@ def encoder_slices(count: int, encoders: int) -> list[slice]:
 def class_rows(weak: Composition, pool: GridPool) -> NDArray[np.float32]:
     """Return the mean row of each bank, shape (K, D)."""
     rows = np.empty((len(pool.prompts), pool.templates.shape[2]), dtype=np.float32)
-    for k, copies in enumerate(weak.banks):
-        bank = [pool.templates[k, weak.template][None], pool.prompts[k][list(copies)]]
-        counts = np.array([weak.template_copies[k], *copies.values()], dtype=np.float32)
-        rows[k] = counts @ from_grid(np.concatenate(bank)) / counts.sum()
+    for k in range(len(rows)):
+        copies, bank = weak.bank(k, pool)
+        counts = copies.astype(np.float32)
+        rows[k] = counts @ from_grid(bank) / counts.sum()
     return rows
 
 
@@ -119,9 +118,8 @@ def without_duplicates(weak: Composition, pool: GridPool) -> Composition:
     """
     template_copies, banks = [], []
     for k, bank in enumerate(weak.banks):
-        copies = np.array([weak.template_copies[k], *bank.values()])
-        rows = [pool.templates[k, weak.template][None], pool.prompts[k][list(bank)]]
-        unit = from_grid(np.concatenate(rows))
+        copies, rows = weak.bank(k, pool)
+        unit = from_grid(rows)
         cosines = unit @ unit.T / pool.encoders
         distinct: list[int] = []
         for i in np.argsort(-copies, kind="stable").tolist():

@@ -149,9 +149,7 @@ def boost(
     elif weights is not None:
         raise WeightError("pass initial weights or a state to resume from, not both")
     else:
-        weights_to_grid(
-            state.weights, len(shots.labels)
-        )  # only a check; the weights stay as they are
+        weights_to_grid(state.weights, len(shots.labels))  # raises on invalid weights
     return _rounds(shots, pool, settings, state, progress)
 
 
@@ -260,24 +258,23 @@ class _ViewSampler:
     """
 
     def __init__(self, shots: Shots, pool: GridPool, settings: BoostSettings) -> None:
-        self._shots, self._pool, self._settings = shots, pool, settings
-        number = 1 if settings.views_per_round == 0 else self._bank().shape[1]
-        n, self._encoders = len(shots.labels), pool.encoders
-        self._hits = np.zeros((self._encoders, n, number, pool.templates.shape[1]), dtype=np.bool_)
-        self._has_hits = np.zeros((n, number), dtype=np.bool_)
-
-    @property
-    def constant(self) -> bool:
-        """Whether every round has the same rows: the originals, or all views."""
-        return self._settings.views_per_round in (0, self._bank().shape[1])
+        self._pool, self._labels, self._seed = pool, shots.labels, settings.seed
+        views = shots.views if settings.views_per_round else None
+        self._bank = shots.originals[:, None] if views is None else views
+        n, V = self._bank.shape[:2]
+        self._number = settings.views_per_round or 1
+        # Whether every round has the same rows: the originals, or all views.
+        self.constant = self._number == V
+        self._hits = np.zeros((pool.encoders, n, V, pool.templates.shape[1]), dtype=np.bool_)
+        self._has_hits = np.zeros((n, V), dtype=np.bool_)
 
     def rows(self, round_index: int) -> GridRows:
         """Return the rows of one round."""
-        rows = self._bank()
+        rows = self._bank
         if not self.constant:
             views = self._views_of(round_index)
             rows = rows[np.arange(len(views))[:, None], views]
-        return stacked(rows.reshape(-1, rows.shape[2]), self._encoders)
+        return stacked(rows.reshape(-1, rows.shape[2]), self._pool.encoders)
 
     def draw(
         self, round_index: int
@@ -287,10 +284,10 @@ class _ViewSampler:
         The rows of several encoders are stacked, with the same views in the same order.
         """
         views = self._views_of(round_index)
-        E, owners = self._encoders, np.repeat(np.arange(len(views)), views.shape[1])
+        E, owners = self._pool.encoders, np.repeat(np.arange(len(views)), views.shape[1])
         flat = views.ravel()
         rows = self.rows(round_index)
-        y = self._shots.labels[owners]
+        y = self._labels[owners]
         new = ~self._has_hits[owners, flat]
         if new.any():
             hits = template_hits(rows[np.tile(new, E)], np.tile(y[new], E), self._pool.templates)
@@ -299,23 +296,15 @@ class _ViewSampler:
         hits = self._hits[:, owners, flat].reshape(len(rows), -1)
         return rows, np.tile(y, E), np.tile(owners, E), hits
 
-    def _bank(self) -> GridRows:
-        if self._settings.views_per_round == 0 or self._shots.views is None:
-            return self._shots.originals[:, None]
-        return self._shots.views
-
     def _views_of(self, round_index: int) -> NDArray[np.int64]:
-        a, n = self._settings.views_per_round, len(self._shots.labels)
-        if a == 0:
-            return np.zeros((n, 1), dtype=np.int64)
-        V = self._bank().shape[1]
-        if a == V:  # independent of the seed
+        n, V = self._has_hits.shape
+        if self.constant:  # independent of the seed
             return np.tile(np.arange(V), (n, 1))
-        shuffle, turn = divmod(round_index, V // a)
+        shuffle, turn = divmod(round_index, V // self._number)
         # A stream separate from the one that breaks ties between templates.
-        rng = np.random.default_rng([self._settings.seed, shuffle, 1])
+        rng = np.random.default_rng([self._seed, shuffle, 1])
         order = rng.permuted(np.tile(np.arange(V), (n, 1)), axis=1)
-        return np.asarray(order[:, turn * a : (turn + 1) * a])
+        return np.asarray(order[:, turn * self._number : (turn + 1) * self._number])
 
 
 def _check_views(shots: Shots, a: int) -> None:

@@ -3,7 +3,8 @@
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,8 @@ _FEW = 4
 #: Images whose residual is computed at once, in double precision.
 _BLOCK = 4096
 
-_CacheKey = tuple[int, tuple[tuple[str, str], ...] | None]
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class ClassKey(NamedTuple):
@@ -58,16 +60,9 @@ class SentenceScores:
         self.embeddings = np.ascontiguousarray(self.embeddings, dtype=np.float32)
         self._columns: dict[str, NDArray[np.float32]] = {}
         self._central: dict[str, float] = {}
-        self._residual_logits: NDArray[np.float64] | None = None
-        self._towards: NDArray[np.float64] | None = None
-        # The least recently used entries are dropped.
-        self._classes: OrderedDict[tuple[tuple[str, float], ...], NDArray[np.float64]] = (
-            OrderedDict()
-        )
+        self._classes: OrderedDict[tuple[tuple[str, float], ...], NDArray[np.float64]]
+        self._classes = OrderedDict()
         self._rankings: OrderedDict[tuple[ClassKey, ...], _Ranking] = OrderedDict()
-        self._class_keys: OrderedDict[_CacheKey, tuple[PromptEnsemble, tuple[ClassKey, ...]]] = (
-            OrderedDict()
-        )
 
     @property
     def factor(self) -> float:
@@ -101,16 +96,14 @@ class SentenceScores:
         For a part of the images, the same numbers are computed for those only.
         """
         key = tuple(weights.items())
-        if key in self._classes:
-            self._classes.move_to_end(key)
-            return self._classes[key] if images is None else self._classes[key][images]
-        total = self.mean_score(weights, images)
-        if images is None:
-            self._classes[key] = total
-            room = max(16, _CACHED_BYTES // (8 * max(1, len(total))))
-            while len(self._classes) > min(len(self.head.class_names) + _CACHED, room):
-                self._classes.popitem(last=False)
-        return total
+        if key not in self._classes:
+            if images is not None:
+                return self.mean_score(weights, images)
+            room = max(16, _CACHED_BYTES // (8 * max(1, len(self.embeddings))))
+            room = min(len(self.head.class_names) + _CACHED, room)
+            _cache(self._classes, key, self.mean_score(weights), room)
+        self._classes.move_to_end(key)
+        return self._classes[key] if images is None else self._classes[key][images]
 
     def mean_score(
         self, weights: Mapping[str, float], images: NDArray[np.intp] | None = None
@@ -125,31 +118,21 @@ class SentenceScores:
 
     def residual_logits(self, class_name: str) -> NDArray[np.float64]:
         """Return the contribution of the residual to the logit of a class; zero for a class without one."""
-        names = self.head.class_names
-        if self._residual_logits is None:
-            self._residual_logits = self._all_residual_logits()
-        has_residual = class_name in names and self.head.residual is not None
-        row: NDArray[np.float64] = self._residual_logits[
-            names.index(class_name) if has_residual else -1
-        ]
-        return row
-
-    def _all_residual_logits(self) -> NDArray[np.float64]:
-        """Return the contribution of the residual for each class; the last row is of no class, and zero."""
-        number = 0 if self.head.residual is None else len(self.head.class_names)
-        logits = np.zeros((number + 1, len(self.embeddings)))
-        if number:
-            residual = np.asarray(self.head.residual, dtype=np.float64)
-            for start in range(0, len(self.embeddings), _BLOCK):
-                block = slice(start, start + _BLOCK)
-                logits[:-1, block] = residual @ self.embeddings[block].astype(np.float64).T
-        return logits
-
-    def _residual(self, class_name: str) -> NDArray[np.float32] | None:
         names, residual = self.head.class_names, self.head.residual
         if residual is None or class_name not in names:
-            return None
-        return np.asarray(residual[names.index(class_name)])
+            return np.zeros(len(self.embeddings))
+        row: NDArray[np.float64] = self._residual_logits[names.index(class_name)]
+        return row
+
+    @cached_property
+    def _residual_logits(self) -> NDArray[np.float64]:
+        """The contribution of the residual to the logit of each of its classes, (K, n)."""
+        residual = np.asarray(self.head.residual, dtype=np.float64)
+        logits = np.empty((len(residual), len(self.embeddings)))
+        for start in range(0, len(self.embeddings), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            logits[:, block] = residual @ self.embeddings[block].astype(np.float64).T
+        return logits
 
     def logits(
         self, ensemble: PromptEnsemble, originals: Mapping[str, str] | None = None
@@ -183,10 +166,8 @@ class SentenceScores:
             )
             ranking = None if nearest is None else self._updated(nearest, keys)
             ranking = ranking or _Ranking(keys, *self._best(keys, range(len(keys))))
-            self._rankings[keys] = ranking
+            _cache(self._rankings, keys, ranking, _TEXTS)
         self._rankings.move_to_end(keys)
-        while len(self._rankings) > _TEXTS:
-            self._rankings.popitem(last=False)
         return ranking.chosen
 
     def two_best(
@@ -235,28 +216,19 @@ class SentenceScores:
         self, ensemble: PromptEnsemble, originals: Mapping[str, str] | None = None
     ) -> tuple[ClassKey, ...]:
         """Return what the score of each class depends on; texts with equal keys predict the same."""
-        # The ensemble is cached along with its id, so that no other object can have that id.
-        cache_key = id(ensemble), None if originals is None else tuple(originals.items())
-        if cache_key not in self._class_keys:
-            self.read(ensemble.texts())
-            fit_names = (
-                {name: name for name in ensemble.class_names} if originals is None else originals
+        self.read(ensemble.texts())
+        fit_names = {name: name for name in ensemble.class_names}
+        fit_names = fit_names if originals is None else dict(originals)
+        leads = self._missing(ensemble, fit_names)
+        return tuple(
+            ClassKey(
+                tuple(ensemble.prompts(name).items()),
+                fit_names.get(name),
+                None if name in fit_names else name,
+                leads.get(position),
             )
-            leads = self._missing(ensemble, fit_names)
-            keys = tuple(
-                ClassKey(
-                    tuple(ensemble.prompts(name).items()),
-                    fit_names.get(name),
-                    None if name in fit_names else name,
-                    leads.get(position),
-                )
-                for position, name in enumerate(ensemble.class_names)
-            )
-            self._class_keys[cache_key] = ensemble, keys
-            while len(self._class_keys) > _TEXTS:
-                self._class_keys.popitem(last=False)
-        self._class_keys.move_to_end(cache_key)
-        return self._class_keys[cache_key][1]
+            for position, name in enumerate(ensemble.class_names)
+        )
 
     def _logit(self, key: ClassKey, images: NDArray[np.intp] | None = None) -> NDArray[np.float64]:
         """Return the logit of a class, of all images or of some."""
@@ -265,7 +237,7 @@ class SentenceScores:
             residual = self.residual_logits(key.original)
             logit += residual if images is None else residual[images]
         if key.lead is not None:
-            towards = self._towards_center()
+            towards = self._towards_center
             logit += (self.factor * key.lead) * (towards if images is None else towards[images])
         return logit
 
@@ -313,17 +285,26 @@ class SentenceScores:
         scores = []
         for name in names:
             score = sum(w * self._central[text] for text, w in ensemble.prompts(name).items())
-            row = self._residual(fit_names[name]) if name in fit_names else None
-            if row is not None:
-                score += float(row.astype(np.float64) @ balance.center) / self.factor
+            known, residual = self.head.class_names, self.head.residual
+            if residual is not None and fit_names.get(name) in known:
+                row = residual[known.index(fit_names[name])].astype(np.float64)
+                score += float(row @ balance.center) / self.factor
             scores.append(score)
         others = float(np.mean(np.array(scores)[learned]))
         lift = balance.text_lift if self.head.residual is None else balance.lift
         return {k: others + lift - scores[k] for k in np.flatnonzero(~learned).tolist()}
 
+    @cached_property
     def _towards_center(self) -> NDArray[np.float64]:
         balance = self.head.balance
         assert balance is not None
-        if self._towards is None:
-            self._towards = self.embeddings @ (balance.center / (balance.center @ balance.center))
-        return self._towards
+        towards: NDArray[np.float64]
+        towards = self.embeddings @ (balance.center / (balance.center @ balance.center))
+        return towards
+
+
+def _cache(cache: OrderedDict[K, V], key: K, value: V, room: int) -> None:
+    """Add an entry to a cache; drop the least recently used ones beyond `room`."""
+    cache[key] = value
+    while len(cache) > room:
+        cache.popitem(last=False)

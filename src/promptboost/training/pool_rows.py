@@ -285,54 +285,37 @@ def _name(label: object, value: Any) -> Any:
     return label if isinstance(label, str) else without_determiner(value)
 
 
-def make_pool(
+def embed_pool(
     class_names: Sequence[str],
-    pool: PoolLike | None = None,
-    templates: Sequence[str] | None = None,
-    concatenate: Literal["none", "one", "all"] = "none",
-    phrases: Mapping[str, str] | None = None,
-) -> PromptPool:
-    """Build the pool of the classes from a pool, a file, or sentences by class."""
+    source: Source,
+    pool: PoolLike | None,
+    templates: Sequence[str] | None,
+    concatenate: Literal["none", "one", "all"],
+    phrases: Mapping[str, str],
+) -> PoolRows:
+    """Embed a pool, given, in a file, or as sentences by class; warn about classes without sentences."""
     if isinstance(templates, str):
         if templates not in ("own", "clip"):
             raise SettingError(f"templates is {templates!r}: give 'own', 'clip', or a list")
         templates = clip_templates() if templates == "clip" else None
-    phrases = {name: text for name, text in (phrases or {}).items() if name in class_names}
+    phrases = {name: text for name, text in phrases.items() if name in class_names}
+    options: dict[str, Any] = {"concatenate": concatenate, "phrases": phrases}
     if isinstance(pool, PromptPool):
         if templates is not None or concatenate != "none":
             name = "templates=None" if templates is not None else "concatenate='none'"
             raise SettingError(f"the pool already has templates: set {name}")
         if phrases:
             raise SettingError("the pool already has filled templates: give build_pool the phrases")
-        return pool
-    if isinstance(pool, str | Path):
-        return read_pool(
-            pool, class_names, templates=templates, concatenate=concatenate, phrases=phrases
-        )
-    if pool is not None and not isinstance(pool, Mapping):
+        joined = pool
+    elif isinstance(pool, str | Path):
+        joined = read_pool(pool, class_names, templates=templates, **options)
+    elif pool is None or isinstance(pool, Mapping):
+        joined = build_pool(class_names, templates=templates, descriptions=pool, **options)
+    else:
         raise SettingError(
             f"pool is {a_type(pool)}: give a PromptPool, the path of a file, or a mapping "
             "from class name to sentences"
         )
-    return build_pool(
-        class_names,
-        templates=templates,
-        descriptions=pool,
-        concatenate=concatenate,
-        phrases=phrases,
-    )
-
-
-def embed_pool(
-    class_names: Sequence[str],
-    source: Source,
-    pool: PoolLike | None,
-    templates: Sequence[str] | None,
-    concatenate: Literal["none", "one", "all"] = "none",
-    phrases: Mapping[str, str] | None = None,
-) -> PoolRows:
-    """Build and embed the pool of the classes; warn about classes without sentences."""
-    joined = make_pool(class_names, pool, templates, concatenate, phrases)
     if pool and not isinstance(pool, PromptPool) and joined.missing:
         # It may be a misspelled class name.
         warnings.warn(

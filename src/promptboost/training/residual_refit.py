@@ -99,10 +99,7 @@ def refit(
     if len(rows) != len(names):
         raise LabelError(f"{len(names)} labels for {count(len(rows), 'image')}")
     numbers = np.array([ensemble.class_names.index(name) for name in names])
-    crops = rows[:, 1:]
-    examples = Examples(
-        rows[:, 0], numbers, ids, views=crops if crops.size else None, encoders=len(embedders)
-    )
+    examples = Examples.with_views(rows, numbers, ids, encoders=len(embedders))
     unseen, pool_rows = None, None
     if pool is None:
         warnings.warn(

@@ -10,14 +10,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from promptboost.boosting.composition import (
     Composition,
-    GreedyTrace,
     Step,
     pick_template,
     template_hits,
 )
 from promptboost.boosting.greedy.search import PromptSearch
 from promptboost.boosting.grid import GridPool, GridRows, weights_to_grid
-from promptboost.errors import SettingError
 
 
 def compose_greedily(
@@ -38,8 +36,6 @@ def compose_greedily(
     :func:`template_hits`. At most `max_copies` are appended in one step; 1 is the paper's "without
     duplication". With `penalty`, candidates are compared by the change of the error per copy.
     """
-    if max_copies is not None and max_copies < 1:
-        raise SettingError(f"max_copies must be at least 1, got {max_copies}")
     grid_weights = weights_to_grid(weights, len(X))
     total = int(grid_weights.sum())
     if hits is None:
@@ -50,35 +46,23 @@ def compose_greedily(
         X, y, grid_weights, pool.prompts, first, max_copies=max_copies, penalty=penalty
     )
     template_error = search.error / total
-    steps = _insert_prompts(search, len(pool.prompts), total)
+    banks: tuple[dict[int, int], ...] = tuple({} for _ in pool.prompts)
+    steps: list[Step] = []
+    improved = True
+    while improved:  # until a cycle over all classes changes nothing
+        improved = False
+        for k, bank in enumerate(banks):
+            choice = search.select(k)
+            if choice is not None:
+                search.append(k, choice.prompt, choice.copies)
+                bank[choice.prompt] = bank.get(choice.prompt, 0) + choice.copies
+                steps.append(Step(k, choice.prompt, choice.copies, search.error / total))
+                improved = True
     return Composition(
         template,
         template_error,
         error=search.error / total,
-        template_copies=(1,) * len(pool.prompts),
-        banks=_banks(steps, len(pool.prompts)),
-        trace=GreedyTrace(steps),
+        template_copies=(1,) * len(banks),
+        banks=banks,
+        trace=tuple(steps),
     )
-
-
-def _insert_prompts(search: PromptSearch, n_classes: int, total: int) -> tuple[Step, ...]:
-    """Append prompts until a cycle over all classes changes nothing; return the steps."""
-    steps: list[Step] = []
-    improved = True
-    while improved:
-        improved = False
-        for k in range(n_classes):
-            choice = search.select(k)
-            if choice is not None:
-                search.append(k, choice.prompt, choice.copies)
-                steps.append(Step(k, choice.prompt, choice.copies, search.error / total))
-                improved = True
-    return tuple(steps)
-
-
-def _banks(steps: tuple[Step, ...], n_classes: int) -> tuple[dict[int, int], ...]:
-    banks: tuple[dict[int, int], ...] = tuple({} for _ in range(n_classes))
-    for step in steps:
-        bank = banks[step.class_index]
-        bank[step.prompt] = bank.get(step.prompt, 0) + step.copies
-    return banks

@@ -63,8 +63,8 @@ class _ClassCache:
             self.products = wider
 
 
-class _Workspace:
-    """Buffers of one thread."""
+class _Workspace(threading.local):
+    """Buffers, different ones in each thread."""
 
     def __init__(self, n: int) -> None:
         self.gain_rows = np.empty(n, dtype=np.int64)
@@ -107,7 +107,6 @@ class PromptSearch:
         self._scores = flips.Scores._make([sums, sizes, *ranks, *labels])
         self._caches: dict[int, _ClassCache] = {}
         self._workspace = _Workspace(n)
-        self._local = threading.local()  # workspaces of threads that predict choices
         self._guesses: dict[int, flips.Guess] = {}
         self._selected: tuple[int, int] | None = None
         self.products, self._lock = 0, threading.Lock()
@@ -124,16 +123,17 @@ class PromptSearch:
         if self._X.nbytes > CACHED_BYTES and k not in self._guesses:
             self._guess(range(k, min(k + GUESSES, len(self._prompts))))
         guess = self._guesses.pop(k, self._workspace.no_guess)
-        gain, copies, prompt = self._search(k, self._workspace, guess)
+        gain, copies, prompt = self._search(k, guess)
         self._selected = (k, prompt)
         return Choice(int(prompt), int(copies), int(gain)) if prompt >= 0 else None
 
-    def _search(self, k: int, workspace: _Workspace, guess: flips.Guess) -> tuple[int, int, int]:
+    def _search(self, k: int, guess: flips.Guess) -> tuple[int, int, int]:
+        workspace = self._workspace
         limit = min(self._max_copies, MAX_BANK_SIZE - int(self._scores.sizes[k]))
         count = flips.find_gain_rows(self._scores, k, workspace.gain_rows)
         if count == 0 or limit < 1:
             return 0, 1, -1
-        cache = self._update_cache(k, workspace.gain_rows[: int(count)], workspace)
+        cache = self._update_cache(k, workspace.gain_rows[: int(count)])
         is_kept, is_risky = workspace.marks
         is_kept[cache.rows] = is_risky[cache.risky] = True
         flipped = flips.Kept(
@@ -171,10 +171,9 @@ class PromptSearch:
         dim = self._X.shape[1]
 
         def predict(numbers: slice) -> None:
-            workspace = self._thread_workspace()
+            request = self._workspace.no_guess._replace(is_requested=True)
             for number in range(numbers.start, numbers.stop):
-                request = workspace.no_guess._replace(is_requested=True)
-                prompts[number] = self._search(classes[number], workspace, request)[2]
+                prompts[number] = self._search(classes[number], request)[2]
 
         in_threads(predict, len(classes), self._X.size, chunk=2)
         predicted = np.flatnonzero(prompts >= 0)
@@ -193,12 +192,6 @@ class PromptSearch:
             classes[number]: flips.Guess(False, int(prompts[number]), columns[row])
             for row, number in enumerate(predicted)
         }
-
-    def _thread_workspace(self) -> _Workspace:
-        """Return the workspace of this thread."""
-        if not hasattr(self._local, "workspace"):
-            self._local.workspace = _Workspace(len(self._X))
-        return self._local.workspace  # type: ignore[no-any-return]
 
     def _by_encoder(self, rows: slice) -> Iterator[tuple[int, int, int]]:
         """Split a range of rows by encoder; yield start, stop and the index of the encoder."""
@@ -235,9 +228,7 @@ class PromptSearch:
 
         in_threads(fill, len(self._X), self._X.size * len(first), chunk=4096)
 
-    def _update_cache(
-        self, k: int, gain_rows: NDArray[np.int64], workspace: _Workspace
-    ) -> _ClassCache:
+    def _update_cache(self, k: int, gain_rows: NDArray[np.int64]) -> _ClassCache:
         """Return the cache of a class, with products for all rows that it can gain."""
         cache = self._caches.get(k)
         required = gain_rows
@@ -245,13 +236,13 @@ class PromptSearch:
             riskiest, risky = np.split(self._rows_at_risk(k), [KEPT_RISKY_ROWS])
             cache = self._caches[k] = _ClassCache(len(self._prompts[k]), risky.copy())
             required = np.union1d(gain_rows, riskiest)
-        is_kept = workspace.marks[0]
+        is_kept = self._workspace.marks[0]
         is_kept[cache.rows] = True
         new = required[~is_kept[required]]
         is_kept[cache.rows] = False
         if len(new):
             self._add_products(k, cache, new)
-            workspace.n_products[0] += len(new) * len(self._prompts[k])
+            self._workspace.n_products[0] += len(new) * len(self._prompts[k])
         return cache
 
     def _rows_at_risk(self, k: int) -> NDArray[np.int64]:
