@@ -31,7 +31,7 @@ from promptboost.boosting.grid import (
 )
 from promptboost.boosting.samme import BoostSettings, boost
 from promptboost.errors import EncoderError, WeightError
-from promptboost.progress import Progress, no_progress
+from promptboost.progress import Advance, Progress, no_progress, stage
 
 Scores = NDArray[np.floating]
 
@@ -123,48 +123,42 @@ def choose_scale(
     folds = _fold_count(shots)
     if folds < 2:
         return ScaleChoice(encoder_scale * factors[0], 0, {})
-    validation = _CrossValidation(shots, pool, folds, views, progress, len(factors))
-    compared = np.isin(validation.fold, range(validation.folds_compared))
+    validation = _CrossValidation(shots, pool, views)
+    compared, used = validation.folds_compared, validation.folds_used
+    held_out = np.isin(validation.fold, range(compared))
     losses: dict[float, NDArray[np.float64]] = {}
     fits: dict[float, list[_FoldFit]] = {}
-    while new_factors := _next_factors(losses, factors):
-        scaled = [replace(settings, logit_scale=encoder_scale * factor) for factor in new_factors]
-        new_fits = validation.fit(scaled, range(validation.folds_compared))
-        fits |= zip(new_factors, new_fits, strict=True)
-        for factor in new_factors:
-            scores = validation.held_out_scores(fits[factor])
-            losses[factor] = np.mean(
-                [
-                    calibrated_losses(
-                        encoder_scale * factor * relative * encoder_scores[compared],
-                        shots.labels[compared],
-                    )
-                    for relative, encoder_scores in zip(pool.scales, scores, strict=True)
-                ],
-                axis=0,
-            )
-    means = {factor: float(values.mean()) for factor, values in losses.items()}
-    best = losses[min(means, key=lambda factor: means[factor])]
 
     def as_good(factor: float) -> bool:
-        excess = losses[factor] - best
+        excess = losses[factor] - min(losses.values(), key=lambda values: float(values.mean()))
         return bool(excess.mean() <= excess.std(ddof=1) / np.sqrt(len(excess)))
 
-    chosen = next(factor for factor in factors if factor in losses and as_good(factor))
-    scale = encoder_scale * chosen
-    (further,) = validation.fit(
-        [replace(settings, logit_scale=scale)],
-        range(validation.folds_compared, validation.folds_used),
-    )
+    with stage(progress, _STAGE, (len(factors) - 1) * compared + used) as advance:
+        while new_factors := _next_factors(losses, factors):
+            scaled = [replace(settings, logit_scale=encoder_scale * new) for new in new_factors]
+            new_fits = validation.fit(scaled, range(compared), advance)
+            fits |= zip(new_factors, new_fits, strict=True)
+            for factor in new_factors:
+                scores = validation.held_out_scores(fits[factor])
+                each = [
+                    calibrated_losses(
+                        encoder_scale * factor * relative * encoder_scores[held_out],
+                        shots.labels[held_out],
+                    )
+                    for relative, encoder_scores in zip(pool.scales, scores, strict=True)
+                ]
+                losses[factor] = np.mean(each, axis=0)
+        chosen = next(factor for factor in factors if factor in losses and as_good(factor))
+        scaled = [replace(settings, logit_scale=encoder_scale * chosen)]
+        (further,) = validation.fit(scaled, range(compared, used), advance)
     chosen_fits = [*fits[chosen], *further]
-    validation.finish()
     return ScaleChoice(
-        scale,
+        encoder_scale * chosen,
         folds,
-        {encoder_scale * factor: mean for factor, mean in means.items()},
+        {encoder_scale * factor: float(values.mean()) for factor, values in losses.items()},
         np.concatenate(validation.held_out_scores(chosen_fits)).astype(np.float32),
         validation.class_rows(chosen_fits),
-        validation.folds_compared,
+        compared,
     )
 
 
@@ -175,12 +169,12 @@ def fold_class_rows(
 
     Return their class rows; None for the greedy composer, and with too few images.
     """
-    folds, gradient = _fold_count(shots), settings.gradient
-    if folds < 2 or gradient is None or gradient.logit_scale is None:
+    gradient = settings.gradient
+    if _fold_count(shots) < 2 or gradient is None or gradient.logit_scale is None:
         return None
-    validation = _CrossValidation(shots, pool, folds, settings.views_per_round, progress)
-    (fits,) = validation.fit([gradient], range(validation.folds_used))
-    validation.finish()
+    validation = _CrossValidation(shots, pool, settings.views_per_round)
+    with stage(progress, _STAGE, validation.folds_used) as advance:
+        (fits,) = validation.fit([gradient], range(validation.folds_used), advance)
     return validation.class_rows(fits)
 
 
@@ -239,15 +233,7 @@ class _CrossValidation:
     `fold` has the fold of each image, −1 for images that are never held out.
     """
 
-    def __init__(
-        self,
-        shots: Shots,
-        pool: GridPool,
-        folds: int,
-        views: int,
-        progress: Progress,
-        scales: int = 1,
-    ) -> None:
+    def __init__(self, shots: Shots, pool: GridPool, views: int) -> None:
         self._shots, self._encoders, self._lock = shots, pool.encoders, threading.Lock()
         self.fold = held_out_folds(shots.labels, shots.groups)
         held_out = np.bincount(self.fold[self.fold >= 0]).cumsum()[:-1]
@@ -260,11 +246,10 @@ class _CrossValidation:
         labels = self._row_labels(np.arange(len(shots.labels)))
         hits = template_hits(self._stacked(self._rows), labels, pool.templates)
         self._hits = hits.reshape(self._encoders, *self._rows.shape[:2], -1)
-        self._progress, self._done = progress, 0
-        self._total = (scales - 1) * self.folds_compared + self.folds_used
-        progress(_STAGE, 0, self._total)
 
-    def fit(self, settings: Sequence[GradientSettings], folds: range) -> list[list[_FoldFit]]:
+    def fit(
+        self, settings: Sequence[GradientSettings], folds: range, advance: Advance
+    ) -> list[list[_FoldFit]]:
         """Compose a weak classifier with each of the settings for each fold."""
         tasks = [(each, fold) for each in settings for fold in folds]
         fits: dict[int, _FoldFit] = {}
@@ -273,8 +258,7 @@ class _CrossValidation:
             for number in range(numbers.start, numbers.stop):
                 fits[number] = self._fit_fold(*tasks[number])
                 with self._lock:
-                    self._done += 1
-                    self._progress(_STAGE, self._done, self._total)
+                    advance()
 
         # A large composition has work for all threads, and needs the memory.
         K, dim = len(self._pool.prompts), self._pool.templates.shape[2]
@@ -297,10 +281,6 @@ class _CrossValidation:
         )
         scores = scores_of(weak, stacked(self._shots.originals[test], self._encoders), self._pool)
         return _FoldFit(fold, weak, scores.reshape(self._encoders, -1, scores.shape[1]))
-
-    def finish(self) -> None:
-        """Report completion, also if fewer scales were tried than expected."""
-        self._progress(_STAGE, self._total, self._total)
 
     def held_out_scores(self, fits: Sequence[_FoldFit]) -> NDArray[np.float64]:
         """Return the held-out scores of all images, (E, n, K); NaN where there are none."""

@@ -8,9 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptboost.boosting.gradient import banks as banks_module
-from promptboost.boosting.gradient import blocks as blocks_module
-from promptboost.boosting.gradient.blocks import ClassBlock
-from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
+from promptboost.boosting.gradient import compose as compose_module
+from promptboost.boosting.gradient.compose import (
+    ClassBlock,
+    GradientSettings,
+    compose_by_gradient,
+)
 from promptboost.boosting.grid import GridPool, stacked, to_grid
 from promptboost.encoders.group import join
 from tests.boosting.gradient.gradient_oracle import Plain, make_task
@@ -37,7 +40,7 @@ def compose(task, sweeps=8):
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Blocks of three classes, and candidates enough for some prompts only."""
-    monkeypatch.setattr(blocks_module, "CLASSES", 3)
+    monkeypatch.setattr(compose_module, "CLASSES", 3)
     monkeypatch.setattr(banks_module, "CANDIDATES", 5)
 
 
@@ -47,7 +50,7 @@ def test_the_cut_changes_no_more_than_rounding(monkeypatch, classes, encoders):
     """Another cut adds up in another order: the same problem, to single precision."""
     found = []
     for size in (100, classes):
-        monkeypatch.setattr(blocks_module, "CLASSES", size)
+        monkeypatch.setattr(compose_module, "CLASSES", size)
         found.append([compose(task_of(seed, encoders), sweeps=4) for seed in range(4)])
     for whole, cut in zip(*found, strict=True):
         assert cut.banks == whole.banks
@@ -61,7 +64,7 @@ def test_the_cut_changes_no_more_than_rounding(monkeypatch, classes, encoders):
 def test_blocks_minimize_what_the_formulas_say(seed, classes, scale):
     """Also where one class has all of a row, so that the others' share is lost in the total's rounding."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks_module, "CLASSES", classes)
+        patch.setattr(compose_module, "CLASSES", classes)
         task = make_task(seed, K=5, noise=1.0, logit_scale=scale, caution=0.0, sweeps=6)
         weak = task.compose()
     plain = Plain(task, weak.template)

@@ -6,8 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from promptboost.boosting.gradient.banks import Banks
-from promptboost.boosting.gradient.blocks import ClassBlock
-from promptboost.boosting.gradient.compose import GradientSettings
+from promptboost.boosting.gradient.compose import ClassBlock, GradientSettings
 from promptboost.boosting.grid import ROW_UNIT, GridPool, from_grid
 from promptboost.errors import SettingError, WeightError
 from tests.boosting.gradient.gradient_oracle import Plain, Task, make_task, unit_grid
@@ -132,12 +131,12 @@ def test_the_gradient_is_the_slope_of_the_loss(seed):
 
 
 def test_rows_and_classes_are_worked_on_in_blocks(monkeypatch):
-    from promptboost.boosting.gradient import blocks
+    from promptboost.boosting.gradient import compose as compose_module
 
     task = make_task(3, K=5, n=40, logit_scale=20.0, caution=0.3)
     whole = task.compose()
-    monkeypatch.setattr(blocks, "_ROWS", 7)
-    monkeypatch.setattr(blocks, "CLASSES", 2)
+    monkeypatch.setattr(compose_module, "_ROWS", 7)
+    monkeypatch.setattr(compose_module, "CLASSES", 2)
     in_blocks = task.compose()
     assert in_blocks.banks == whole.banks
     assert np.allclose(in_blocks.trace.objectives, whole.trace.objectives, rtol=1e-5)

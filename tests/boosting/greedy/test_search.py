@@ -125,7 +125,7 @@ def test_a_whole_realistic_round(uniform, guesses, monkeypatch):
             guess = fast._guesses.get(k)
             choice = fast.select(k)
             if choice:
-                guessed += guess is not None and guess.prompt == choice.prompt
+                guessed += guess is not None and guess[0] == choice.prompt
                 fast.append(k, choice.prompt, choice.copies)
                 found.append((k, choice.prompt, choice.copies, fast.error))
         if len(found) == before:

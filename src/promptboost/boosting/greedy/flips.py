@@ -55,24 +55,6 @@ class Kept(NamedTuple):
     roles: Integers  # weight of a row that can be gained, minus the weight of one that can be lost, or 0
 
 
-class Memory(NamedTuple):
-    """Harmed rows of the candidates of a class, and the rows that are evaluated first."""
-
-    harmed: Cosines  # (P, MEMORY): rows, or -1
-    cosines: Cosines  # (P, MEMORY)
-    risky: Integers  # rows to evaluate first
-    is_kept: Flags  # (n,)
-    is_risky: Flags  # (n,)
-
-
-class Guess(NamedTuple):
-    """A predicted prompt and its cosines with all rows, or −1; or a request for a prediction."""
-
-    is_requested: bool
-    prompt: int
-    column: Cosines
-
-
 class Events(NamedTuple):
     """Thresholds of the gains of a candidate in ascending order, and the harm up to each."""
 
@@ -89,11 +71,21 @@ class Visit(NamedTuple):
     T: GridRows
     k: int
     kept: Kept
-    memory: Memory
+    harmed: Cosines  # (P, MEMORY): rows that each candidate harmed on earlier visits, or −1
+    cosines: Cosines  # (P, MEMORY)
+    risky: Integers  # rows to evaluate first
+    is_kept: Flags  # (n,)
+    is_risky: Flags  # (n,)
     limit: int  # largest number of copies
     penalty: bool  # whether prompts are compared by the gain per copy
     events: Events  # a buffer
     n_products: Integers  # (1,): the number of products computed
+    columns: (
+        Cosines  # (2, n): on return, the cosines of the best prompt with all rows; and a buffer
+    )
+    predicts: bool  # whether to stop at the first candidate that survives the risky rows
+    guess: int  # a predicted prompt or −1,
+    guess_column: Cosines  # and its cosines with all rows
 
 
 @compiled
@@ -396,16 +388,16 @@ def add_known_harm(v: Visit, p: int, n_gains: int) -> None:
     """Add the harm of candidate p to rows with a cached product."""
     if n_gains == 0:
         return
-    events, memory = v.events, v.memory
+    events = v.events
     limit = events.copies[n_gains - 1]
     for j in range(v.kept.roles.shape[0]):
         role = v.kept.roles[j]
         if role < 0:
             add_harm(events, n_gains, copies_in_slot(v.kept, p, j, limit), -role)
     for m in range(MEMORY):
-        i = memory.harmed[p, m]
-        if i >= 0 and v.s.correct[i] > 0 and not memory.is_kept[i]:
-            d = copies_to_flip(v.s, i, v.k, memory.cosines[p, m], limit)
+        i = v.harmed[p, m]
+        if i >= 0 and v.s.correct[i] > 0 and not v.is_kept[i]:
+            d = copies_to_flip(v.s, i, v.k, v.cosines[p, m], limit)
             add_harm(events, n_gains, d, v.s.correct[i])
 
 
@@ -415,10 +407,9 @@ def harms_row(v: Visit, p: int, i: int, c: int, n_gains: int) -> bool:
     d = copies_to_flip(v.s, i, v.k, c, v.events.copies[n_gains - 1])
     if not add_harm(v.events, n_gains, d, v.s.correct[i]):
         return False
-    harmed, cosines = v.memory.harmed, v.memory.cosines
     for m in range(MEMORY - 1, 0, -1):  # most recent first
-        harmed[p, m], cosines[p, m] = harmed[p, m - 1], cosines[p, m - 1]
-    harmed[p, 0], cosines[p, 0] = i, c
+        v.harmed[p, m], v.cosines[p, m] = v.harmed[p, m - 1], v.cosines[p, m - 1]
+    v.harmed[p, 0], v.cosines[p, 0] = i, c
     return True
 
 
@@ -445,10 +436,10 @@ def survives_risky_rows(
 
     Evaluation stops early once its value falls below the bound of the next candidate.
     """
-    risky, t = v.memory.risky, v.T[p]
+    risky, t = v.risky, v.T[p]
     for j in range(risky.shape[0]):
         i = risky[j]
-        if v.s.correct[i] == 0 or v.memory.is_kept[i] or contains(evaluated, i):
+        if v.s.correct[i] == 0 or v.is_kept[i] or contains(evaluated, i):
             continue
         v.n_products[0] += 1
         c = dot(v.X[i], own_block(t, v.X, i))
@@ -465,52 +456,47 @@ def survives_risky_rows(
 
 
 @compiled
-def promote_risky(memory: Memory, i: int) -> None:
+def promote_risky(v: Visit, i: int) -> None:
     """Replace the least risky row by row i, so that the next candidates evaluate it early."""
-    last = memory.risky.shape[0] - 1
+    last = v.risky.shape[0] - 1
     if last >= 0:
-        memory.is_risky[memory.risky[last]] = False
-        memory.is_risky[i] = True
-        memory.risky[last] = memory.risky[last // 2]
-        memory.risky[last // 2] = i
+        v.is_risky[v.risky[last]] = False
+        v.is_risky[i] = True
+        v.risky[last] = v.risky[last // 2]
+        v.risky[last // 2] = i
 
 
 @compiled
 def value_over_all_rows(
-    v: Visit, p: int, c: Cosines, is_filled: bool, evaluated: Cosines, n_gains: int, best: Value
+    v: Visit, p: int, c: Cosines, evaluated: Cosines, n_gains: int, best: Value
 ) -> tuple[int, int]:
     """Return the final ``(gain, d)`` of a candidate; fill ``c`` with its cosines with all rows.
 
-    Unless ``is_filled``, cosines are computed block by block. Gain 0 as soon as the candidate is worse
-    than the best.
+    Unless they were guessed, cosines are computed block by block. Gain 0 as soon as the candidate is
+    worse than the best.
     """
-    memory = v.memory
     for start in range(0, v.X.shape[0], BLOCK):
         stop = min(start + BLOCK, v.X.shape[0])
-        if not is_filled:
+        if p != v.guess:
             some_cosines(v.X, v.T[p], start, stop, c)
             v.n_products[0] += stop - start
         for i in range(start, stop):
             if v.s.correct[i] == 0 or not flips(v.s, i, v.k, c[i]):
                 continue
-            if memory.is_kept[i] or memory.is_risky[i] or contains(evaluated, i):
+            if v.is_kept[i] or v.is_risky[i] or contains(evaluated, i):
                 continue
             if not harms_row(v, p, i, c[i], n_gains):
                 continue
             gain, d = best_copies(v.events, n_gains, v.penalty)
             if not surpasses(gain, d, p, best, v.penalty):
-                promote_risky(memory, i)
+                promote_risky(v, i)
                 return 0, 1
     return best_copies(v.events, n_gains, v.penalty)
 
 
 @compiled
-def search_class(v: Visit, columns: Cosines, guess: Guess) -> Value:
-    """Return the best (gain, d, p) of a class; p is -1 if nothing lowers the error.
-
-    On return, ``columns[0]`` has the cosines of the best prompt with all rows. If a prediction is
-    requested, return the first candidate that survives the risky rows.
-    """
+def search_class(v: Visit) -> Value:
+    """Return the best (gain, d, p) of a class; p is -1 if nothing lowers the error."""
     bounds = np.empty(v.T.shape[0])
     bound_candidates(v.kept, v.limit, v.penalty, bounds)
     # The largest bound first; of equals, the lowest index.
@@ -521,7 +507,7 @@ def search_class(v: Visit, columns: Cosines, guess: Guess) -> Value:
     while len(candidates) > 0 and -candidates[0][0] * (1.0 + 1e-9) >= best_value:
         negative, p = heappop(candidates)
         bound, next_bound = -negative, -candidates[0][0] if len(candidates) > 0 else 0.0
-        evaluated = v.memory.harmed[p].copy()
+        evaluated = v.harmed[p].copy()
         n_gains = collect_gains(v.kept, p, v.limit, v.events)
         add_known_harm(v, p, n_gains)
         gain, d = best_copies(v.events, n_gains, v.penalty)
@@ -534,15 +520,14 @@ def search_class(v: Visit, columns: Cosines, guess: Guess) -> Value:
         if value_of(gain, d, v.penalty) < bound:  # put it back with the tighter bound
             heappush(candidates, (-value_of(gain, d, v.penalty), p))
             continue
-        if guess.is_requested:
+        if v.predicts:
             return gain, d, p
-        is_filled = p == guess.prompt
-        c = guess.column if is_filled else columns[1]
-        gain, d = value_over_all_rows(v, p, c, is_filled, evaluated, n_gains, best)
+        c = v.guess_column if p == v.guess else v.columns[1]
+        gain, d = value_over_all_rows(v, p, c, evaluated, n_gains, best)
         if surpasses(gain, d, p, best, v.penalty):
             best = (gain, d, p)
             best_value = value_of(gain, d, v.penalty)
-            columns[0] = c
+            v.columns[0] = c
     return best
 
 

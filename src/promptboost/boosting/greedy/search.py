@@ -33,6 +33,9 @@ RISKY_ROWS = 512
 CACHED_BYTES = 2**25
 GUESSES = 16
 
+# A predicted prompt, and its cosines with all rows.
+_Guess = tuple[int, NDArray[np.int32]]
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -49,8 +52,8 @@ class _ClassCache:
     def __init__(self, prompts: int, at_risk: NDArray[np.int64]) -> None:
         self.rows = np.empty(0, dtype=np.int64)
         self.products = np.empty((prompts, 0), dtype=np.int32)
-        self.harmed_rows = np.full((prompts, flips.MEMORY), -1, dtype=np.int32)
-        self.harmed_cosines = np.zeros((prompts, flips.MEMORY), dtype=np.int32)
+        self.harmed = np.full((prompts, flips.MEMORY), -1, dtype=np.int32)
+        self.cosines = np.zeros((prompts, flips.MEMORY), dtype=np.int32)
         self.risky = at_risk
 
     def reserve(self, more: int) -> None:
@@ -72,7 +75,6 @@ class _Workspace(threading.local):
         self.events = flips.Events(*np.empty((3, n), dtype=np.int64))
         self.columns = np.empty((2, n), dtype=np.int32)
         self.n_products = np.zeros(1, dtype=np.int64)
-        self.no_guess = flips.Guess(False, -1, self.columns[1])
 
 
 class PromptSearch:
@@ -107,7 +109,7 @@ class PromptSearch:
         self._scores = flips.Scores._make([sums, sizes, *ranks, *labels])
         self._caches: dict[int, _ClassCache] = {}
         self._workspace = _Workspace(n)
-        self._guesses: dict[int, flips.Guess] = {}
+        self._guesses: dict[int, _Guess | None] = {}
         self._selected: tuple[int, int] | None = None
         self.products, self._lock = 0, threading.Lock()
         self._fill_scores(first)
@@ -122,12 +124,13 @@ class PromptSearch:
         """Return the (t, d) of class k that reduces the error most per copy, or None."""
         if self._X.nbytes > CACHED_BYTES and k not in self._guesses:
             self._guess(range(k, min(k + GUESSES, len(self._prompts))))
-        guess = self._guesses.pop(k, self._workspace.no_guess)
-        gain, copies, prompt = self._search(k, guess)
+        gain, copies, prompt = self._search(k, self._guesses.pop(k, None))
         self._selected = (k, prompt)
         return Choice(int(prompt), int(copies), int(gain)) if prompt >= 0 else None
 
-    def _search(self, k: int, guess: flips.Guess) -> tuple[int, int, int]:
+    def _search(
+        self, k: int, guess: _Guess | None = None, *, predicts: bool = False
+    ) -> tuple[int, int, int]:
         workspace = self._workspace
         limit = min(self._max_copies, MAX_BANK_SIZE - int(self._scores.sizes[k]))
         count = flips.find_gain_rows(self._scores, k, workspace.gain_rows)
@@ -136,25 +139,32 @@ class PromptSearch:
         cache = self._update_cache(k, workspace.gain_rows[: int(count)])
         is_kept, is_risky = workspace.marks
         is_kept[cache.rows] = is_risky[cache.risky] = True
-        flipped = flips.Kept(
+        kept = flips.Kept(
             cache.products,
             np.empty((len(cache.rows), 4), dtype=np.int64),
             np.empty(len(cache.rows), dtype=np.int64),
         )
-        flips.fill_slots(self._scores, cache.rows, k, flipped)
+        flips.fill_slots(self._scores, cache.rows, k, kept)
         visit = flips.Visit(
             self._scores,
             self._X,
             self._prompts[k],
             k,
-            flipped,
-            flips.Memory(cache.harmed_rows, cache.harmed_cosines, cache.risky, is_kept, is_risky),
+            kept,
+            cache.harmed,
+            cache.cosines,
+            cache.risky,
+            is_kept,
+            is_risky,
             limit,
             self._penalty,
             workspace.events,
             workspace.n_products,
+            workspace.columns,
+            predicts,
+            *(guess or (-1, workspace.columns[1])),
         )
-        best = flips.search_class(visit, workspace.columns, guess)
+        best = flips.search_class(visit)
         is_kept[cache.rows] = is_risky[cache.risky] = False
         with self._lock:
             self.products += int(workspace.n_products[0])
@@ -171,9 +181,8 @@ class PromptSearch:
         dim = self._X.shape[1]
 
         def predict(numbers: slice) -> None:
-            request = self._workspace.no_guess._replace(is_requested=True)
             for number in range(numbers.start, numbers.stop):
-                prompts[number] = self._search(classes[number], request)[2]
+                prompts[number] = self._search(classes[number], predicts=True)[2]
 
         in_threads(predict, len(classes), self._X.size, chunk=2)
         predicted = np.flatnonzero(prompts >= 0)
@@ -188,8 +197,8 @@ class PromptSearch:
 
         in_threads(multiply, len(self._X), columns.size * dim, chunk=4096)
         self.products += columns.size
-        self._guesses = dict.fromkeys(classes, self._workspace.no_guess) | {
-            classes[number]: flips.Guess(False, int(prompts[number]), columns[row])
+        self._guesses = dict.fromkeys(classes, None) | {
+            classes[number]: (int(prompts[number]), columns[row])
             for row, number in enumerate(predicted)
         }
 
