@@ -21,7 +21,7 @@ from promptboost.boosting.scale import (
 from promptboost.data.memory import holds_images
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.encoders.group import join
-from promptboost.errors import EncoderError, InputError, LabelError, PoolError, SettingError
+from promptboost.errors import InputError, LabelError, PoolError, SettingError
 from promptboost.model import PromptEnsemble
 from promptboost.model.ensemble import EncoderRecord
 from promptboost.model.head import staged_heads
@@ -578,14 +578,3 @@ def test_a_fit_on_several_goes_on_to_the_same_text(several):
         assert again.to_json(sample_weights=True) == whole.to_json(sample_weights=True)
     with pytest.raises(SettingError, match=r"the encoders: .*'second'.* before, .*'third'.* now"):
         several.learn(settings=settings, resume=stages[0], second="third")
-
-
-def test_encoders_that_are_not_in_the_rows_are_refused(several):
-    with pytest.raises(EncoderError, match="cannot divide"):
-        fit_ensemble(
-            several.shots,
-            several.pool,
-            several.texts,
-            image_ids=several.ids,
-            encoders=[EncoderRecord("a"), EncoderRecord("b"), EncoderRecord("c")],
-        )

@@ -30,7 +30,7 @@ from promptboost.boosting.grid import (
     stacked,
 )
 from promptboost.boosting.samme import BoostSettings, boost
-from promptboost.errors import EncoderError, WeightError
+from promptboost.errors import WeightError
 from promptboost.progress import Advance, Progress, no_progress, stage
 
 Scores = NDArray[np.floating]
@@ -492,11 +492,6 @@ def with_relative_scales(
     """Set the relative scales of a pool of several encoders; unknown ones are estimated."""
     if len(encoder_scales) == 1:
         return pool
-    if pool.templates.shape[2] % len(encoder_scales):
-        raise EncoderError(
-            f"cannot divide {pool.templates.shape[2]} columns among {len(encoder_scales)} encoders"
-        )
     pool = replace(pool, scales=(1.0,) * len(encoder_scales))
-    pool.check_against(shots)
     scales = _encoder_scales(shots, pool, encoder_scales)
     return replace(pool, scales=tuple(scale / scales[0] for scale in scales))

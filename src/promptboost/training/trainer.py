@@ -420,6 +420,7 @@ def fit_ensemble(
     settings = settings or BoostSettings()
     if len(set(image_ids)) != len(shots.labels):
         raise LabelError(f"{len(set(image_ids))} unique image ids for {len(shots.labels)} images")
+    pool.check_against(shots)
     encoder_scales = [record.encoder_logit_scale for record in encoders] or [None] * pool.encoders
     pool = with_relative_scales(shots, pool, encoder_scales)
     settings, why, held_out, folds = settle_scale(
@@ -439,7 +440,6 @@ def fit_ensemble(
             for record in encoders
         ]
     else:
-        pool.check_against(shots)
         scales = probability_scales(shots, pool, settings, encoder_scales, held_out)
         encoders = [
             replace(record, logit_scale=scale)
@@ -504,7 +504,6 @@ def settle_scale(
         why = resume.settings.get("scale_choice")
         settled = replace(settings, gradient=replace(gradient, logit_scale=float(earlier)))
         return settled, why if isinstance(why, str) else None, None, None
-    pool.check_against(shots)
     start = calibrated_scale(shots, pool) if encoder_scale is None else encoder_scale
     views = settings.views_per_round
     choice = choose_scale(shots, pool, gradient, start, views=views, progress=progress)
