@@ -3,7 +3,7 @@
 Read it in this order, next to the paper. First ``grid``: images and prompts as integers, and why. Then
 the outer loop, ``samme``, and the result of one of its rounds, ``composition``. Then the two composers,
 ``greedy`` (the paper's) and ``gradient`` (the default); both multiply rows with ``compiled``. ``scale``
-chooses logit scales by cross-validation; ``residual`` and ``balance`` come after boosting.
+chooses logit scales by cross-validation; ``residual`` comes after boosting.
 """
 
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BoostRound", "BoostSettings", "GradientSettings", "GridPool", "Shots", "boost"]
 
-# Predictions need only the balance, and no compiled code.
+# The grid needs no compiled code.
 __getattr__ = on_first_use(
     __name__,
     {

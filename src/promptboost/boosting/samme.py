@@ -156,12 +156,19 @@ def boost(
 def _rounds(
     shots: Shots, pool: GridPool, settings: BoostSettings, state: BoostState, progress: Progress
 ) -> Iterator[BoostRound]:
-    views = _ViewSampler(shots, pool, settings)
+    n, K, E = len(shots.labels), len(pool.prompts), pool.encoders
+    views, originals = _ViewSampler(shots, pool, settings), stacked(shots.originals, E)
     while state.rounds_done < settings.rounds and not state.finished:
         weak = _compose(views, pool, settings, state, progress)
-        finished = _finish_round(shots, pool, settings, state, weak)
-        state = finished.state
-        yield finished
+        scores = scores_of(weak, originals, pool).reshape(E, n, K)
+        wrong = (scores.argmax(axis=2) != shots.labels).mean(axis=0)  # share of encoders
+        error = float((state.weights * wrong)[wrong > 0].sum())
+        mean = scores.mean(axis=0)  # the exponent is linear in the scores
+        weights = updated_weights(state.weights, mean, shots.labels, settings.temperature)
+        quiet = state.quiet_rounds + 1 if weak.error == 0 else 0
+        finished = settings.patience is not None and quiet >= settings.patience
+        state = BoostState(state.rounds_done + 1, weights, quiet, finished)
+        yield BoostRound(weak, error, state)
 
 
 def _compose(
@@ -213,21 +220,6 @@ def _compose(
     right = scores_of(weak, X, pool).argmax(axis=1) == y
     shares = state.weights[owners] / state.weights[owners].sum()
     return replace(weak, error=float(shares[~right].sum()))
-
-
-def _finish_round(
-    shots: Shots, pool: GridPool, settings: BoostSettings, state: BoostState, weak: Composition
-) -> BoostRound:
-    n, K = len(shots.labels), len(pool.prompts)
-    scores = scores_of(weak, stacked(shots.originals, pool.encoders), pool)
-    scores = scores.reshape(pool.encoders, n, K)
-    wrong = (scores.argmax(axis=2) != shots.labels).mean(axis=0)  # share of encoders
-    error = float((state.weights * wrong)[wrong > 0].sum())
-    quiet = state.quiet_rounds + 1 if weak.error == 0 else 0
-    finished = settings.patience is not None and quiet >= settings.patience
-    mean = scores.mean(axis=0)  # the exponent is linear in the scores
-    weights = updated_weights(state.weights, mean, shots.labels, settings.temperature)
-    return BoostRound(weak, error, BoostState(state.rounds_done + 1, weights, quiet, finished))
 
 
 def updated_weights(

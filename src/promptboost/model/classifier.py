@@ -60,17 +60,8 @@ def load(
     encoder : str, Encoder, mapping, callable or list, optional
         The encoder, if not that of the fit (the first, where there were several). The probabilities of
         a list of encoders are averaged.
-    average : bool, default=False
-        Average the probabilities of all encoders of the fit, where no encoder is given.
-    cache : bool, default=True
-        Read embeddings from the store, and write new ones to it.
-    text_only : bool, default=False
-        Predict with the text alone, without the residual.
-    device : str, optional
-        The torch device of encoders given by name; by default the fastest one.
-    progress : callable, optional
-        Called as ``progress(stage, done, total)``; by default it draws bars in notebooks and at the
-        Python prompt.
+    average, cache, text_only, device, progress
+        As for :class:`PromptClassifier`.
     allow_download : bool, default=False
         Download the encoders that the file names, if they are not on this machine. Encoders given by
         `encoder` are downloaded in any case.
@@ -136,7 +127,7 @@ class PromptClassifier:
     text_only : bool, default=False
         Predict with the text alone, without the residual.
     device : str, optional
-        The torch device of encoders given by name.
+        The torch device of encoders given by name; by default the fastest one.
     progress : callable, optional
         Called as ``progress(stage, done, total)``; by default it draws bars in notebooks and at the
         Python prompt.
@@ -184,7 +175,9 @@ class PromptClassifier:
         if encoder is None:
             fitted_on = [learned_on.id for learned_on in ensemble.encoders]
             sources = (fitted_on if average else fitted_on[:1]) or [None]
-        elif not sources or not all(_is_source(source) for source in sources):
+        elif not sources or not all(
+            isinstance(source, str | Encoder | Mapping) or callable(source) for source in sources
+        ):
             raise SettingError(
                 f"encoder is {encoder!r}: give an encoder or its name, a mapping from text to embedding, a "
                 "function that embeds a list of texts, or a list of encoders"
@@ -272,37 +265,32 @@ class PromptClassifier:
     @cached_property
     def heads(self) -> tuple[Head, ...]:
         """The text embedded by each encoder; see :func:`stored_head`."""
-        if self._given_heads:
-            heads = self._given_heads
-            return tuple(head.without_residual() for head in heads) if self._text_only else heads
-        return tuple(map(self._head, self._opened))
+        heads = self._given_heads or tuple(map(self._head, self._opened))
+        return tuple(head.without_residual() for head in heads) if self._text_only else heads
 
     def _head(self, embedder: Embedder | None) -> Head:
-        """Return the head on an encoder, with its residual if there is one."""
+        """Embed the text, and complete it with the files of the folder."""
         for head in self._other_heads:
             if embedder is not None and head.encoder_fingerprint == embedder.fingerprint:
-                return head.without_residual() if self._text_only else head
-        head = self._embedded(embedder)
-        had_residual = any(other.residual is not None for other in self._other_heads)
-        if had_residual and head.residual is None and not self._text_only:
-            log_no_residual(head.encoder_id)
-        return head
-
-    def _embedded(self, embedder: Embedder | None) -> Head:
-        """Embed the text, and complete it with the files of the folder."""
-        folder = self._folder
-        if embedder is None and self._sources[0] is None and folder is not None:
-            stored = head_without_encoder(folder, self.ensemble, text_only=self._text_only)
-            if stored is not None:
-                return stored
+                return head
+        folder, text_only = self._folder, self._text_only
         if embedder is not None:
             head = embed_ensemble(self.ensemble, embedder)
+        elif (
+            self._sources[0] is None
+            and folder is not None
+            and (stored := head_without_encoder(folder, self.ensemble, text_only=text_only))
+        ):
+            return stored
         else:
             source: Any = self.encoder  # a mapping or a function; raises if there is none
             head = self.ensemble.embed(source)
-        if folder is None:
-            return head
-        return stored_head(folder, self.ensemble, head, text_only=self._text_only)
+        if folder is not None:
+            head = stored_head(folder, self.ensemble, head, text_only=text_only)
+        had_residual = any(other.residual is not None for other in self._other_heads)
+        if had_residual and head.residual is None and not text_only:
+            log_no_residual(head.encoder_id)
+        return head
 
     # --- predicting ----------------------------------------------------------------------------
 
@@ -536,7 +524,3 @@ class PromptClassifier:
     def _repr_html_(self) -> str:
         names = [name for name in self._encoder_names() if name is not None]
         return card(self.ensemble, type(self).__name__, ", ".join(names) or None)
-
-
-def _is_source(source: object) -> bool:
-    return isinstance(source, str | Encoder | Mapping) or callable(source)

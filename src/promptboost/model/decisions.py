@@ -36,24 +36,10 @@ def adjust_to_priors(
 ) -> tuple[Floats, str | None]:
     """Adjust the probabilities (n, K) of all images of a folder to its class frequencies.
 
-    Parameters
-    ----------
-    probabilities : array of shape (n, K)
-        Made for equally frequent classes, as training balances them.
-    priors : {"equal", "estimate"} or mapping
-        With ``"estimate"``, the frequencies are those of the largest likelihood (Saerens et al., 2002).
-        Equal or given ones, a mapping from class name to frequency, are the mean of the probabilities
-        returned; classes that the mapping does not name do not occur.
-    class_names : sequence
+    With ``"estimate"``, these are those of the largest likelihood (Saerens et al., 2002). Equal or given
+    ones, a mapping from class name to frequency, are the mean of the probabilities returned; classes that
+    the mapping does not name do not occur. Also return why the result is unreliable, or None.
 
-    Returns
-    -------
-    probabilities : array of shape (n, K)
-    warning : str or None
-        Why the result is unreliable.
-
-    Examples
-    --------
     >>> chances = [[0.9, 0.1], [0.8, 0.2], [0.55, 0.45], [0.6, 0.4]]
     >>> adjust_to_priors(chances, {"cat": 1, "dog": 1}, ["cat", "dog"])[0].argmax(axis=1)
     array([0, 0, 1, 1])
@@ -153,19 +139,9 @@ def choose_images(
     class, it is the one that brings the others closest to a labeled or chosen image, where uncertain
     images count more.
 
-    Parameters
-    ----------
-    probabilities : array of shape (m, K)
-    rows : array of shape (m, D)
-        Embeddings.
-    known_rows : array of shape (l, D)
-        Embeddings of the labeled images; may be empty.
-    counts : array of shape (K,)
-        Number of labeled images of each class.
-    n : int
+    The images have `probabilities`, (m, K), and embeddings `rows`, (m, D). `known_rows` are embeddings of
+    labeled images, if there are any; `counts`, (K,), are the numbers of labeled images.
 
-    Examples
-    --------
     >>> chances, rows = np.tile([0.7, 0.3], (4, 1)), np.eye(2)[[0, 0, 1, 1]]
     >>> choose_images(chances, rows, np.empty((0, 2)), [1, 1], n=2)
     [0, 2]

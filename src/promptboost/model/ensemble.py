@@ -71,16 +71,8 @@ class Round:
 
     def record(self) -> dict[str, Any]:
         """Return the fields in the order of the file."""
-        names = (
-            "template",
-            "composer",
-            "vote",
-            "template_error",
-            "error",
-            "objective",
-            "gap",
-            "banks",
-        )
+        numbers = ("vote", "template_error", "error", "objective", "gap")
+        names = ("template", "composer", *numbers, "banks")
         return {name: getattr(self, name, schema.VOTE) for name in names}
 
 
@@ -296,7 +288,7 @@ class PromptEnsemble:
     @property
     def fingerprint(self) -> str:
         """Digest of :meth:`to_json`."""
-        return _digest(self.to_json())
+        return hashlib.blake2b(self.to_json().encode("utf-8"), digest_size=16).hexdigest()
 
     # --- files ---------------------------------------------------------------------------------
 
@@ -402,7 +394,3 @@ def _read_weights(path: Path) -> dict[str, float]:
         return schema.as_mapping(record, "weights", schema.as_number)
     except (InputError, UnicodeDecodeError) as error:
         raise FileFormatError(f"{path.name} next to it: {error}") from error
-
-
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode("utf-8"), digest_size=16).hexdigest()

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from itertools import product
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -600,27 +601,19 @@ def _class_rows(
 ) -> NDArray[np.float64]:
     """Add up the mean embeddings of each class over each group of rounds: shape (groups, K, D)."""
     texts = ensemble.texts()
-    rows = embed_texts(source, texts)
+    embeddings = embed_texts(source, texts)
     index = {text: i for i, text in enumerate(texts)}
-    return np.array(
-        [
-            [_class_row(group, name, index, rows) for name in ensemble.class_names]
-            for group in groups
-        ]
-    )
-
-
-def _class_row(
-    rounds: Sequence[Round], name: str, index: Mapping[str, int], rows: NDArray[np.floating]
-) -> NDArray[np.float64]:
-    """Add up the rounds' mean rows of one class, in double precision."""
-    weights: dict[int, float] = {}
-    for round_ in rounds:
-        bank = round_.banks[name]
-        size = sum(bank.values())
-        for prompt, copies in bank.items():
-            weights[index[prompt]] = weights.get(index[prompt], 0.0) + copies / size
-    return np.asarray(np.array(list(weights.values())) @ rows[list(weights)].astype(np.float64))
+    rows = np.empty((len(groups), len(ensemble.class_names), embeddings.shape[1]))
+    for (g, rounds), (k, name) in product(enumerate(groups), enumerate(ensemble.class_names)):
+        weights: dict[int, float] = {}
+        for round_ in rounds:
+            bank = round_.banks[name]
+            size = sum(bank.values())
+            for prompt, copies in bank.items():
+                weights[index[prompt]] = weights.get(index[prompt], 0.0) + copies / size
+        shares = np.array(list(weights.values()))
+        rows[g, k] = shares @ embeddings[list(weights)].astype(np.float64)
+    return rows
 
 
 # --- files of a folder ---------------------------------------------------------------------
@@ -654,16 +647,13 @@ def read_residual_record(folder: Path) -> tuple[dict[str, str], dict[str, object
     try:
         record = load_json(read_text(path, error=FileFormatError), str(path))
     except FileFormatError:
-        return {}, {}
+        record = None
     if not isinstance(record, dict):
         return {}, {}
     heads = record.pop("heads", {})
-    balances = (
-        {k: v.get("balance") for k, v in heads.items() if isinstance(v, dict)}
-        if isinstance(heads, dict)
-        else {}
-    )
-    return {k: str(v) for k, v in record.items()}, balances
+    entries = heads.items() if isinstance(heads, dict) else ()
+    balances = {name: entry.get("balance") for name, entry in entries if isinstance(entry, dict)}
+    return {name: str(digest) for name, digest in record.items()}, balances
 
 
 def write_head(folder: Path, head: Head) -> None:

@@ -473,7 +473,7 @@ def explain_rows(
         ]
         contributions.sort(key=lambda contribution: -abs(contribution.value))
         residual = float((residual_rows[first] - residual_rows[second]) @ row)
-        cosines = dict(zip(shares[names[first]], sentences[names[first]] @ row, strict=True))
+        cosines = {c.prompt: c.cosine for c in contributions if c.class_name == names[first]}
         margin = float(logit[first] - logit[second])
         explanations.append(
             Explanation(

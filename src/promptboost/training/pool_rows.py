@@ -239,20 +239,19 @@ def names_of_classes(
         return tuple(map(str, labels))
     if isinstance(class_names, str):
         raise SettingError(f"class_names is {class_names!r}: give a list of names, or a mapping")
+    named: dict[Any, Any]
     if isinstance(class_names, Mapping):
-        missing = [label for label in labels if label not in class_names]
-        names: list[Any] = [] if missing else [_name(label, class_names[label]) for label in labels]
+        named = {label: _name(label, value) for label, value in class_names.items()}
+    elif all(isinstance(label, Integral | np.bool_) for label in labels):
+        named = dict(enumerate(class_names))
     else:
-        counted = all(isinstance(label, Integral | np.bool_) for label in labels)
-        if not counted:
-            raise LabelError(
-                "class_names is a sequence, which names the labels 0, 1, and so on, but y has the label "
-                f"{labels[0]!r}: pass a mapping from label to name"
-            )
-        missing = [label for label in labels if not 0 <= int(label) < len(class_names)]
-        names = [] if missing else [class_names[int(label)] for label in labels]
-    if missing:
+        raise LabelError(
+            "class_names is a sequence, which names the labels 0, 1, and so on, but y has the label "
+            f"{labels[0]!r}: pass a mapping from label to name"
+        )
+    if missing := [label for label in labels if label not in named]:
         raise LabelError(f"class_names has no name for the label {missing[0]!r}: add one")
+    names = [named[label] for label in labels]
     not_text = [name for name in names if not isinstance(name, str)]
     repeated = [name for name in names if names.count(name) > 1]
     if not_text or repeated:

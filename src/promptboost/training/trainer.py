@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 import promptboost
 from promptboost.boosting import BoostRound, BoostSettings, GradientSettings, GridPool, Shots, boost
-from promptboost.boosting.composition import Composition, GradientTrace, class_rows
+from promptboost.boosting.composition import GradientTrace, class_rows
 from promptboost.boosting.grid import from_grid
 from promptboost.boosting.residual import Residual, added_class_lift, fit_residual, unseen_texts
 from promptboost.boosting.samme import BoostState
@@ -514,25 +514,19 @@ def settle_scale(
     return settled, why, choice.held_out, choice.fold_class_rows
 
 
-def bank_texts(weak: Composition, texts: PoolTexts) -> dict[str, dict[str, int]]:
-    """Return the banks of a weak classifier, class name → {text: copies}."""
-    banks: dict[str, dict[str, int]] = {}
+def _round_as_text(boosted: BoostRound, texts: PoolTexts) -> Round:
+    weak = boosted.composition
+    banks: dict[str, Counter[str]] = {}
     for k, name in enumerate(texts.class_names):
-        bank: Counter[str] = Counter()
+        bank = banks[name] = Counter()
         if weak.template_copies[k]:
             bank[texts.template_texts[k][weak.template]] = weak.template_copies[k]
         for prompt, copies in weak.banks[k].items():
             bank[texts.prompt_texts[k][prompt]] += copies
-        banks[name] = bank
-    return banks
-
-
-def _round_as_text(boosted: BoostRound, texts: PoolTexts) -> Round:
-    weak = boosted.composition
     trace = weak.trace if isinstance(weak.trace, GradientTrace) else None
     return Round(
         template=texts.templates[weak.template],
-        banks=bank_texts(weak, texts),
+        banks=banks,
         error=weak.error,
         template_error=weak.template_error,
         composer=weak.composer,

@@ -80,9 +80,7 @@ class Visit(NamedTuple):
     penalty: bool  # whether prompts are compared by the gain per copy
     events: Events  # a buffer
     n_products: Integers  # (1,): the number of products computed
-    columns: (
-        Cosines  # (2, n): on return, the cosines of the best prompt with all rows; and a buffer
-    )
+    columns: Cosines  # (2, n): a buffer; the first holds the cosines of the best prompt afterwards
     predicts: bool  # whether to stop at the first candidate that survives the risky rows
     guess: int  # a predicted prompt or −1,
     guess_column: Cosines  # and its cosines with all rows
