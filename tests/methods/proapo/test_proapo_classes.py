@@ -10,7 +10,7 @@ from promptboost.encoders.base import UnitRows
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.methods.proapo import ProAPO, class_search
 from promptboost.methods.proapo.class_search import ClassSearch, ClassUnits, State, units_of
-from promptboost.methods.proapo.template_search import Fitness
+from promptboost.methods.proapo.evolution import Fitness
 
 COLOURS = ("red", "blue", "green", "yellow", "black", "white")
 NAMES = ("fire", "ice", "leaf", "sun", "coal", "snow")

@@ -7,13 +7,8 @@ import pytest
 
 from promptboost.encoders.base import UnitRows
 from promptboost.encoders.fake import FakeEncoder
-from promptboost.methods.proapo import ProAPO
-from promptboost.methods.proapo.template_search import (
-    Chosen,
-    Fitness,
-    choose_templates,
-    falls_too_far,
-)
+from promptboost.methods.proapo import Chosen, ProAPO, choose_templates
+from promptboost.methods.proapo.evolution import Fitness, falls_too_far
 
 NAMES = ("red", "blue", "green", "yellow", "black")
 ENCODER = FakeEncoder(dim=16)
@@ -27,13 +22,7 @@ def fitness() -> Fitness:
 
 def choose(templates: list[str], *, encoder: FakeEncoder = ENCODER) -> Chosen:
     return choose_templates(
-        templates,
-        NAMES,
-        encoder,
-        fitness(),
-        epochs=4,
-        effort=ProAPO(),
-        rng=np.random.default_rng(0),
+        templates, NAMES, encoder, fitness(), ProAPO(epochs=4), np.random.default_rng(0)
     )
 
 

@@ -1,24 +1,21 @@
 """ProAPO: an evolutionary search for templates, then for the names and sentences of each class."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from promptboost.encoders.base import Encoder
 from promptboost.errors import PoolError
 from promptboost.methods.base import FewShotSet, Method, Transfer, check_numbers
-from promptboost.methods.fitted import TextClassifier
+from promptboost.methods.fitted import TextClassifier, embed_distinct
 from promptboost.methods.proapo.class_search import ClassSearch, ClassUnits, units_of
-from promptboost.methods.proapo.template_search import (
-    Chosen,
-    Fitness,
-    choose_templates,
-    template_variants,
-)
-from promptboost.pool import PromptPool
+from promptboost.methods.proapo.evolution import Candidate, Evolution, Fitness, falls_too_far
+from promptboost.pool import PromptPool, fill
 from promptboost.pool.pool import sentence_sources, sentences
+from promptboost.pool.templates import LITERAL, plain_template
 
 # Sources whose name starts so have synonyms of the classes.
 _SYNONYMS = "synonym"
@@ -101,19 +98,12 @@ class ProAPO(Method):
             shots.images.rows(encoder),
             shots.labels,
             encoder.logit_scale,
-            top1_weight=self.top1_weight,
-            top5_weight=self.top5_weight,
-            redundancy=self.redundancy,
+            self.top1_weight,
+            self.top5_weight,
+            self.redundancy,
         )
-        chosen = choose_templates(
-            template_variants(pool.templates, self.type_words),
-            shots.class_names,
-            encoder,
-            fitness,
-            epochs=self.epochs,
-            effort=self,
-            rng=rng,
-        )
+        templates = template_variants(pool.templates, self.type_words)
+        chosen = choose_templates(templates, shots.class_names, encoder, fitness, self, rng)
         weights = self.group_top1_weight, self.group_top5_weight
         fitness = replace(
             fitness,
@@ -121,11 +111,18 @@ class ProAPO(Method):
             top5_weight=self.top5_weight if weights[1] is None else weights[1],
             redundancy=0.0,
         )
-        search = self._search(shots, pool, encoder, chosen, fitness, rng)
+        about = _texts(pool, self._sources(pool))
+        names = _texts(pool, [s for s in sentence_sources(pool) if _has_names(s)])
+        units = ClassUnits(
+            [units_of(name, names[name], about[name]) for name in shots.class_names],
+            chosen.templates,
+            encoder,
+        )
+        search = ClassSearch(units, fitness, rng, replace(self, mutations=self.mutations // 2))
         start = search.sampled_start() if self.sampled_start else search.names_only()
         state, edited = search.run(start, loops=self.loops, groups=self.groups)
         reached = fitness.of(search.class_rows(state))
-        details: dict[str, Any] = {
+        details = {
             "training_fitness": float(reached.fitness[0]),
             "training_accuracy": float(reached.top1[0]) / 100,
             "template_fitness": chosen.fitness,
@@ -133,30 +130,9 @@ class ProAPO(Method):
             "templates_in_library": chosen.in_library,
             "sources": self._sources(pool),
             "groups": [[shots.class_names[k] for k in group] for group in edited],
-            "sets_scored": fitness.measured,
-            "texts_embedded": search.units.texts_embedded,
         }
-        banks = tuple(search.units.bank(k, chosen) for k, chosen in enumerate(state))
+        banks = tuple(units.bank(k, numbers) for k, numbers in enumerate(state))
         return TextClassifier(self.origin(shots, encoder), banks, details=details)
-
-    def _search(
-        self,
-        shots: FewShotSet,
-        pool: PromptPool,
-        encoder: Encoder,
-        chosen: Chosen,
-        fitness: Fitness,
-        rng: np.random.Generator,
-    ) -> ClassSearch:
-        about = _texts(pool, self._sources(pool))
-        names = _texts(pool, [s for s in sentence_sources(pool) if _has_names(s)])
-        units = [units_of(name, names[name], about[name]) for name in shots.class_names]
-        return ClassSearch(
-            ClassUnits(units, chosen.templates, encoder),
-            fitness,
-            rng,
-            replace(self, mutations=self.mutations // 2),
-        )
 
     def _sources(self, pool: PromptPool) -> list[str]:
         """Return the sources of sentences; all of them if the default is missing."""
@@ -179,3 +155,66 @@ def _texts(pool: PromptPool, sources: Sequence[str]) -> dict[str, list[str]]:
         name: [prompt.text for prompt in prompts if prompt.source in sources]
         for name, prompts in zip(pool.class_names, sentences(pool, ""), strict=True)
     }
+
+
+def template_variants(templates: Iterable[str], type_words: str) -> list[str]:
+    """Return the templates in lower case, and their variants with each type word.
+
+    Examples
+    --------
+    >>> template_variants(["A photo of a {c}."], "pet")[1:3]
+    ['a photo of a {c}, a type of pet.', 'a photo of a pet: {c}.']
+    """
+    variants: dict[str, None] = {}
+    for template in map(str.lower, templates):
+        variants[template] = None
+        for word in filter(None, type_words.lower().split("+")):
+            placeholder = LITERAL if LITERAL in template else "{}"
+            variants[template.replace(".", f", a type of {word}.")] = None
+            variants[template.replace(f" {placeholder}", f" {word}: {placeholder}")] = None
+            variants[template.replace("photo", word)] = None
+            variants[template.replace("photo", f"{word} photo")] = None
+    return list(variants)
+
+
+class Chosen(NamedTuple):
+    """The templates of the first stage, the fitness of their mean, and the number searched."""
+
+    templates: tuple[str, ...]
+    fitness: float
+    in_library: int
+
+
+def choose_templates(
+    templates: Sequence[str],
+    class_names: Sequence[str],
+    encoder: Encoder,
+    fitness: Fitness,
+    settings: ProAPO,
+    rng: np.random.Generator,
+) -> Chosen:
+    """Search for the templates with the fittest mean, among those not far worse than a plain one."""
+    tried = [*templates, plain_template(templates)]
+    texts = [fill(template, name).lower() for template in tried for name in class_names]
+    rows = embed_distinct(texts, encoder).reshape(len(tried), len(class_names), -1)
+    alone = fitness.of(rows)
+    worth = alone.fitness[:-1]
+    bad = falls_too_far(alone.top1[:-1], float(alone.top1[-1]), len(class_names))
+    searched = np.array([worth.argmax()]) if bad.all() else np.flatnonzero(~bad)
+    best = np.argsort(-worth[searched], kind="stable")[: settings.most_templates]
+    searched = np.sort(searched[best])
+    weights = worth[searched] - alone.fitness[-1] + 1 if settings.weighted else None
+    flat = rows[searched].reshape(len(searched), -1)
+
+    def score(candidates: Sequence[Candidate]) -> NDArray[np.float64]:
+        shares = np.zeros((len(candidates), len(flat)), dtype=np.float32)
+        for share, candidate in zip(shares, candidates, strict=True):
+            share[list(candidate)] = 1.0 / len(candidate)
+        return fitness.of((shares @ flat).reshape(len(candidates), *rows.shape[1:])).fitness
+
+    evolution = Evolution(settings, rng, owners=[0] * len(searched), weights=weights)
+    first = rng.choice(len(searched), size=min(settings.top, len(searched)), replace=False)
+    starts = [frozenset({int(i)}) for i in first]
+    fittest, reached = evolution.run(starts, score, settings.epochs)
+    chosen = tuple(templates[int(searched[i])] for i in sorted(fittest))
+    return Chosen(chosen, reached, in_library=len(searched))

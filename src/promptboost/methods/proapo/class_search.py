@@ -1,10 +1,11 @@
 """ProAPO's second stage: the names and sentences of each class, behind the templates."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import log
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,32 +13,31 @@ from numpy.typing import NDArray
 from promptboost.boosting.composition import log_losses
 from promptboost.encoders.base import Encoder
 from promptboost.methods.fitted import embed_distinct
-from promptboost.methods.proapo.template_search import (
+from promptboost.methods.proapo.evolution import (
     Candidate,
+    Evolution,
     Fitness,
-    Space,
+    Rows,
     draw,
-    evolve,
     falls_too_far,
     unit,
-    written,
 )
+from promptboost.pool import fill
 from promptboost.pool.text import plain_name
 
 if TYPE_CHECKING:
     from promptboost.methods.proapo import ProAPO
 
 
-@dataclass(frozen=True)
-class Unit:
+class Unit(NamedTuple):
     """A name of a class, and optionally a sentence that follows it."""
 
     label: str
     sentence: str | None = None
 
     def text(self, template: str) -> str:
-        """Return the unit in a template."""
-        start = written(template, self.label)
+        """Return the unit in a template, in lower case."""
+        start = fill(template, self.label).lower()
         if self.sentence is None:
             return start
         sentence, name = self.sentence.lower(), self.label.lower().replace("_", " ")
@@ -61,39 +61,39 @@ def units_of(name: str, synonyms: Sequence[str], sentences: Sequence[str]) -> tu
 
 
 class ClassUnits:
-    """The units of every class, and their embeddings, computed when first needed.
+    """The units of every class, and their mean embeddings over the templates, made when needed.
 
-    The embedding of a unit is the mean over the templates. The first unit of a class is its name alone.
-    `texts_embedded` counts the texts with templates.
+    The first unit of a class is its name alone.
     """
 
     def __init__(
         self, units: Sequence[Sequence[Unit]], templates: Sequence[str], encoder: Encoder
     ) -> None:
         self.units = units
-        self.templates = templates
-        self.texts_embedded = 0
-        self._encoder = encoder
-        self._rows: dict[tuple[int, int], NDArray[np.float32]] = {}
-        self._previews: dict[int, NDArray[np.float32]] = {}
+        self._templates, self._encoder = templates, encoder
+        self._rows: dict[tuple[int, int], Rows] = {}
+        self._previews: dict[int, Rows] = {}
+
+    def texts(self, k: int, u: int) -> list[str]:
+        """Return a unit of a class in all templates."""
+        return [self.units[k][u].text(template) for template in self._templates]
 
     def embed(self, wanted: Iterable[tuple[int, int]]) -> None:
-        """Embed units, given as (class, unit), in all templates at once."""
+        """Embed units, given as (class, unit), at once."""
         missing = [key for key in dict.fromkeys(wanted) if key not in self._rows]
-        if not missing:
-            return
-        texts = [self.units[k][u].text(t) for k, u in missing for t in self.templates]
-        rows = embed_distinct(texts, self._encoder)
-        self.texts_embedded += len(set(texts))
-        means = rows.reshape(len(missing), len(self.templates), -1).mean(axis=1)
-        self._rows.update(zip(missing, means, strict=True))
+        if missing:
+            rows = embed_distinct(
+                [text for key in missing for text in self.texts(*key)], self._encoder
+            )
+            means = rows.reshape(len(missing), len(self._templates), -1).mean(axis=1)
+            self._rows.update(zip(missing, means, strict=True))
 
-    def rows(self, k: int, numbers: Sequence[int]) -> NDArray[np.float32]:
+    def rows(self, k: int, numbers: Sequence[int]) -> Rows:
         """Return the embeddings of some units of a class."""
         self.embed((k, u) for u in numbers)
         return np.stack([self._rows[k, u] for u in numbers])
 
-    def previews(self, k: int) -> NDArray[np.float32]:
+    def previews(self, k: int) -> Rows:
         """Return a cheap embedding of each unit of a class: sentences without the templates."""
         if k not in self._previews:
             sentences = {u: unit.sentence for u, unit in enumerate(self.units[k]) if unit.sentence}
@@ -107,12 +107,8 @@ class ClassUnits:
 
     def bank(self, k: int, numbers: Iterable[int]) -> dict[str, float]:
         """Return some units of a class in all templates, with their weights."""
-        bank: dict[str, float] = {}
-        for u in sorted(numbers):
-            for template in self.templates:
-                text = self.units[k][u].text(template)
-                bank[text] = bank.get(text, 0.0) + 1.0
-        return bank
+        counts = Counter(text for u in sorted(numbers) for text in self.texts(k, u))
+        return {text: float(count) for text, count in counts.items()}
 
 
 # Random choices of sentences to begin with.
@@ -120,14 +116,13 @@ _STARTS = 32
 
 #: For each class the numbers of its units.
 State = list[frozenset[int]]
+#: Classes that are edited together.
+Group = tuple[int, ...]
 
 
-@dataclass
+@dataclass(frozen=True)
 class ClassSearch:
-    """The search, group by group, for the units that raise the fitness.
-
-    The `settings` are the number of generations per group, their sizes, and the `importance`.
-    """
+    """The search, group by group, for the units that raise the fitness."""
 
     units: ClassUnits
     fitness: Fitness
@@ -147,19 +142,14 @@ class ClassSearch:
         counts = np.array([len(each) for each in numbers])
         states: list[State] = [[frozenset(each) for each in numbers], self.names_only()]
         for trial in range(_STARTS):
-            if trial % 2:
-                sizes = np.full(
-                    len(counts), self.rng.integers(-(-counts.max() // 3), counts.max() + 1)
-                )
-            else:
-                sizes = self.rng.integers(-(-counts // 3), counts + 1)
+            most = counts.max() if trial % 2 else counts
+            sizes = np.broadcast_to(self.rng.integers(-(-most // 3), most + 1), counts.shape)
             states.append(
                 [draw(n, int(size), self.rng) for n, size in zip(numbers, sizes, strict=True)]
             )
-        fitness = [float(self.fitness.of(self.class_rows(state)).fitness[0]) for state in states]
-        return states[int(np.argmax(fitness))]
+        return max(states, key=lambda state: self.fitness.of(self.class_rows(state)).fitness[0])
 
-    def run(self, state: State, *, loops: int, groups: int) -> tuple[State, list[tuple[int, ...]]]:
+    def run(self, state: State, *, loops: int, groups: int) -> tuple[State, list[Group]]:
         """Edit groups in each loop; return the final state, and the groups in order."""
         edited = []
         for _ in range(loops):
@@ -168,21 +158,20 @@ class ClassSearch:
                 edited.append(group)
         return state, edited
 
-    def class_rows(self, state: State) -> NDArray[np.float32]:
+    def class_rows(self, state: State) -> Rows:
         """Return the mean row of each class."""
         self.units.embed((k, u) for k, chosen in enumerate(state) for u in sorted(chosen))
         return np.stack([self.units.rows(k, sorted(c)).mean(0) for k, c in enumerate(state)])
 
-    def _groups(self, state: State) -> list[tuple[int, ...]]:
+    def _groups(self, state: State) -> list[Group]:
         """Return groups of classes that have more than their name."""
         size = group_size(len(state))
         rows = self.class_rows(state)
         editable = np.array([len(units) > 1 for units in self.units.units])
-        first: list[tuple[int, ...]] = []
+        first: list[Group] = []
         if self.settings.importance and editable.any():
             first, allowed = gain_groups(self._gains(rows), size)
             editable &= allowed
-        first = [group for group in first if all(editable[k] for k in group)]
         return first + confusion_groups(
             self.fitness.scores(rows),
             self.fitness.labels,
@@ -193,9 +182,9 @@ class ClassSearch:
             rng=self.rng,
         )
 
-    def _gains(self, rows: NDArray[np.float32]) -> NDArray[np.float64]:
+    def _gains(self, rows: Rows) -> NDArray[np.float64]:
         """Return the gain in fitness of each class from all of its units."""
-        now = float(self.fitness.of(rows).fitness[0])
+        now = self.fitness.of(rows).fitness[0]
         gains = np.zeros(len(rows))
         for k, units in enumerate(self.units.units):
             if len(units) > 1:
@@ -204,66 +193,53 @@ class ClassSearch:
                 gains[k] = changed.fitness[0] - now
         return gains
 
-    def _edit(self, state: State, group: tuple[int, ...]) -> State:
+    def _edit(self, state: State, group: Group) -> State:
         """Evolve the units of one group's classes together."""
         rows = self.class_rows(state)
         elements = self._library(state, group, rows)
-        number = {element: i for i, element in enumerate(elements)}
-        start = frozenset(number[k, u] for k in group for u in state[k])
-        space = Space(np.array([k for k, _ in elements]), core=start)
-        classes = np.array(group)
+        owners = [k for k, _ in elements]
+        start = frozenset(i for i, (k, u) in enumerate(elements) if u in state[k])
 
         def score(candidates: Sequence[Candidate]) -> NDArray[np.float64]:
-            self.units.embed(elements[i] for candidate in candidates for i in sorted(candidate))
-            means = _group_means(candidates, elements, group, self.units)
-            return self.fitness.of_changed(rows, classes, means).fitness
+            means = self._means(candidates, elements, group)
+            return self.fitness.of_changed(rows, np.array(group), means).fitness
 
-        epochs = self.settings.group_epochs
-        best, _ = evolve(space, [start], score, epochs=epochs, effort=self.settings, rng=self.rng)
+        evolution = Evolution(self.settings, self.rng, owners, core=start)
+        best, _ = evolution.run([start], score, self.settings.group_epochs)
         edited = list(state)
         for k in group:
-            edited[k] = frozenset(u for i in best for owner, u in [elements[i]] if owner == k)
+            edited[k] = frozenset(elements[i][1] for i in best if owners[i] == k)
         return edited
 
-    def _library(
-        self, state: State, group: tuple[int, ...], rows: NDArray[np.float32]
-    ) -> list[tuple[int, int]]:
-        """Return the units that do no harm when each is added to its class alone."""
+    def _library(self, state: State, group: Group, rows: Rows) -> list[tuple[int, int]]:
+        """Return the units, as (class, unit), that do no harm when each is added to its class alone."""
         now = self.fitness.of(rows)
         elements: list[tuple[int, int]] = []
         for k in group:
-            previews = self.units.previews(k)
             size = len(state[k])
-            added = (rows[k] * size + previews) / np.float32(size + 1)
+            added = (rows[k] * size + self.units.previews(k)) / np.float32(size + 1)
             tried = self.fitness.of_changed(rows, np.array([k]), added[:, None])
             bad = falls_too_far(tried.top1, float(now.top1[0]), len(state))
             bad[sorted(state[k])] = False
             elements += [(k, int(u)) for u in np.flatnonzero(~bad)]
         return elements
 
-
-def _group_means(
-    candidates: Sequence[Candidate],
-    elements: Sequence[tuple[int, int]],
-    group: tuple[int, ...],
-    units: ClassUnits,
-) -> NDArray[np.float32]:
-    """Return the mean embedding of each class of a group for each candidate, shape (B, g, D)."""
-    held = np.zeros((len(candidates), len(elements)), dtype=np.float32)
-    for row, candidate in zip(held, candidates, strict=True):
-        row[list(candidate)] = 1.0
-    used = held.max(axis=0) > 0
-    means = []
-    for k in group:
-        of_class = [i for i, (owner, _) in enumerate(elements) if owner == k and used[i]]
-        rows = units.rows(k, [elements[i][1] for i in of_class])
-        share = held[:, of_class]
-        means.append(share @ rows / np.maximum(share.sum(axis=1, keepdims=True), 1.0))
-    return np.stack(means, axis=1)
+    def _means(
+        self, candidates: Sequence[Candidate], elements: Sequence[tuple[int, int]], group: Group
+    ) -> Rows:
+        """Return the mean embedding of each class of a group for each candidate, shape (B, g, D)."""
+        used = sorted(frozenset().union(*candidates))
+        self.units.embed(elements[i] for i in used)
+        means = []
+        for k in group:
+            of_class = [i for i in used if elements[i][0] == k]
+            held = np.array([[i in c for i in of_class] for c in candidates], dtype=np.float32)
+            rows = self.units.rows(k, [elements[i][1] for i in of_class])
+            means.append(held @ rows / held.sum(axis=1, keepdims=True))
+        return np.stack(means, axis=1)
 
 
 # The released code groups classes by ranks and labels, the easiest first; this by label, the hardest first.
-Classes = tuple[int, ...]
 
 # Smallest gain in fitness for which a class starts a group.
 _LEAST_GAIN = 0.1
@@ -279,12 +255,11 @@ def group_size(n_classes: int) -> int:
     return max(2, int(2.5 * log(n_classes))) if n_classes > 1 else 1
 
 
-def gain_groups(gains: NDArray[np.float64], size: int) -> tuple[list[Classes], NDArray[np.bool_]]:
+def gain_groups(gains: NDArray[np.float64], size: int) -> tuple[list[Group], NDArray[np.bool_]]:
     """Return groups of classes, the highest gains first, and a mask of all but the 40 % lowest."""
     order = np.argsort(-gains, kind="stable")
     highest = order[: len(order) - int(_SHARE_LEFT_OUT * len(order))]
-    allowed = np.zeros(len(gains), dtype=np.bool_)
-    allowed[highest] = True
+    allowed = np.isin(np.arange(len(gains)), highest)
     gaining = [int(k) for k in highest if gains[k] > _LEAST_GAIN]
     return [tuple(gaining[i : i + size]) for i in range(0, len(gaining), size)], allowed
 
@@ -307,64 +282,43 @@ def best_clusters(rows: NDArray[np.floating], rng: np.random.Generator) -> NDArr
 
 
 def confusion_groups(
-    scores: NDArray[np.float32],
+    scores: Rows,
     labels: NDArray[np.int64],
-    rows: NDArray[np.float32],
+    rows: Rows,
     allowed: NDArray[np.bool_],
     *,
     size: int,
-    taken: Sequence[Classes],
+    taken: Sequence[Group],
     rng: np.random.Generator,
-) -> list[Classes]:
+) -> list[Group]:
     """Group classes with those they are confused with, the hardest first.
 
     `scores` are the logits of the training images. Groups are filled with the nearest classes of the
     same cluster, by the unit `rows`. Only `allowed` classes are edited; those in `taken` start no group.
     """
     n_classes = scores.shape[1]
-    confused, likely = _confused(scores, labels)
+    best = np.zeros(scores.shape)
+    np.put_along_axis(best, np.argsort(-scores, axis=1, kind="stable")[:, :_BEST], 1.0, axis=1)
+    losses = log_losses(scores, labels).astype(scores.dtype)
     clusters = best_clusters(rows, rng)
     likeness = rows @ rows.T
     covered = {k for group in taken for k in group}
-    most = max(size, int(10 * log(n_classes))) if n_classes > 1 else 1
-    groups = []
-    for k in _hardest_first(scores, labels):
+    most = max(size, int(10 * log(n_classes)))
+    groups: list[Group] = []
+    classes = np.unique(labels)
+    hardness = np.array([losses[labels == k].mean() for k in classes])
+    for k in classes[np.argsort(-hardness, kind="stable")].tolist():
         if k in covered or not allowed[k] or len(covered) >= most:
             continue
-        mates = np.flatnonzero(clusters == clusters[k])
+        # Classes among the best of its images, the most frequent first, then by their mean score.
+        images = labels == k
+        shares, means = best[images].mean(axis=0), scores[images].mean(axis=0)
         ranked = [
-            *(j for j in np.lexsort((-likely[k], -confused[k])) if confused[k, j]),
-            *mates[np.argsort(-likeness[k, mates], kind="stable")],
+            j for j in np.lexsort((-means, -shares)) if shares[j] >= _LEAST_CONFUSED and j != k
         ]
+        mates = np.flatnonzero(clusters == clusters[k])
+        ranked += mates[np.argsort(-likeness[k, mates], kind="stable")].tolist()
         members = dict.fromkeys([k, *(int(j) for j in ranked if allowed[j])])
         groups.append(tuple(members)[:size])
         covered.update(groups[-1])
     return groups
-
-
-def _hardest_first(scores: NDArray[np.float32], labels: NDArray[np.int64]) -> list[int]:
-    """Return the classes with images, the highest cross-entropy first."""
-    losses = log_losses(scores, labels).astype(scores.dtype)
-    classes = np.unique(labels)
-    means = np.array([losses[labels == k].mean() for k in classes])
-    return [int(k) for k in classes[np.argsort(-means, kind="stable")]]
-
-
-def _confused(
-    scores: NDArray[np.float32], labels: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return how often and how strongly classes are confused, as two arrays (K, K).
-
-    The first is the share of a class's images with the other among their best five; 0 if rare. The
-    second is the mean score of the other, which breaks ties.
-    """
-    n, n_classes = scores.shape
-    best = np.argsort(-scores, axis=1, kind="stable")[:, :_BEST]
-    among = np.zeros((n, n_classes))
-    np.put_along_axis(among, best, 1.0, axis=1)
-    shares, means = np.zeros((2, n_classes, n_classes))
-    for k in np.unique(labels):
-        shares[k] = among[labels == k].mean(axis=0)
-        means[k] = scores[labels == k].mean(axis=0)
-    np.fill_diagonal(shares, 0.0)
-    return np.where(shares >= _LEAST_CONFUSED, shares, 0.0), means
