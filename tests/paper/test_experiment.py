@@ -7,6 +7,7 @@ import shutil
 import pytest
 from PIL import Image
 
+from promptboost.compare import cell_worker
 from promptboost.compare.cell_worker import code_of
 from promptboost.compare.cells import CompareRequest, ResultLog
 from promptboost.compare.compare import compare
@@ -323,7 +324,7 @@ def test_a_full_graphics_card_is_a_reason(task, monkeypatch):
     def full(*_args, **_options):
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr(room, "transferred", full)
+    monkeypatch.setattr(cell_worker, "transferred", full)
     measured = ran(asked(task, methods=("zero-shot", "tpb?rounds=2")), "pez-failure").measured
     assert set(measured.reasons.values()) == {f"the device has too little memory for {TARGET}"}
     assert {key[4] for key in measured.reasons} == {TARGET}

@@ -26,10 +26,15 @@ from promptboost.errors import FileFormatError, MissingExtraError, PromptBoostEr
 from promptboost.methods import FittedMethod, Method, make_method
 from promptboost.methods.archive import load_fitted, save_fitted
 from promptboost.methods.base import Images, Transfer
+from promptboost.pool import PromptPool
 from promptboost.pool.templates import plain_template
 
 # Number of images for the time to predict.
 _TIMED = 8
+_MEASURES = (
+    *("accuracy", "class_accuracy", "learn_accuracy"),
+    *("log_loss", "expected_calibration_error", "unseen_accuracy"),
+)
 _PACKAGE = Path(__file__).parents[1]
 
 
@@ -110,13 +115,10 @@ class CellWorker:
 
     def embed(self, order: Mapping[str, Any]) -> None:
         """Embed the images of a cell, with a progress bar of its own."""
+        home, on = self._comparison.encoder, self._comparison.encoders[order["on"]]
         draw = self._comparison.draw(order["shots"], order["seed"])
-        self._embed(draw, make_method(order["method"]), self._comparison.encoders[order["on"]])
-
-    def _embed(self, draw: FewShotTask, method: Method, on: Encoder) -> None:
-        draw.learn.images.views(
-            on if method.carries_over is Transfer.REFIT else self._comparison.encoder
-        )
+        refit = make_method(order["method"]).carries_over is Transfer.REFIT
+        draw.learn.images.views(on if refit else home)
         draw.held_out.rows(on)
 
     def do(self, order: Mapping[str, Any]) -> bytes:
@@ -139,30 +141,14 @@ class CellWorker:
     def _measured(
         self, cell: Cell, on: Encoder, *, timed: bool
     ) -> tuple[Result, dict[str, float | None]]:
-        comparison, via = self._comparison, cell.method.carries_over
+        comparison, home = self._comparison, self._comparison.encoder
         draw = comparison.draw(cell.shots, cell.seed)
-        at_home = on is comparison.encoder
-        self._embed(draw, cell.method, on)  # not part of a fit's time
-        start = time.perf_counter()
-        if not at_home and via is Transfer.REFIT:
-            fitted = cell.seeded().fit(draw.learn, comparison.pool, on)
-        elif at_home:
-            fitted = self._fit(cell, draw)
-        else:
-            saved = load_if_whole(self._folder(cell), comparison.encoder)
-            fitted = transferred(saved or self._fit(cell, draw), via, on, comparison.pool.templates)
-        seconds = round(time.perf_counter() - start, 3)
+        fitted, seconds = fit_on(cell, draw, comparison.pool, home, on, self._folder(cell))
         leaked = comparison.inspection(cell.shots, cell.seed).leaked
-        result = figures(fitted, draw, leaked, at_home=at_home)
-        result["via"] = "" if at_home else via.name.lower()
-        times = {"seconds": seconds, "fit_s": seconds}
+        result = figures(fitted, draw, leaked, at_home=on is home)
+        result["via"] = "" if on is home else cell.method.carries_over.name.lower()
+        times = {"seconds": round(seconds, 3), "fit_s": round(seconds, 3)}
         return result, {**times, "predict_ms": self._time_to_predict(fitted) if timed else None}
-
-    def _fit(self, cell: Cell, draw: FewShotTask) -> FittedMethod:
-        """Fit and save, for the other encoders."""
-        fitted = cell.seeded().fit(draw.learn, self._comparison.pool, self._comparison.encoder)
-        save_fitted(fitted, self._folder(cell))
-        return fitted
 
     def _folder(self, cell: Cell) -> Path:
         return self._request.out / "fitted" / _folder_name(cell)
@@ -176,7 +162,30 @@ class CellWorker:
         return round(1000 * (time.perf_counter() - start) / len(images), 3)
 
 
-def load_if_whole(folder: Path, encoder: Encoder) -> FittedMethod | None:
+def fit_on(
+    cell: Cell, draw: FewShotTask, pool: PromptPool, home: Encoder, on: Encoder, folder: Path
+) -> tuple[FittedMethod, float]:
+    """Return the classifier of a cell on an encoder, and the seconds it took, without embedding.
+
+    Fits on the encoder `home` are saved in `folder`, from which they are transferred to others.
+    """
+    via = cell.method.carries_over
+    source = on if via is Transfer.REFIT else home
+    fitted = None if source is on else _load_if_whole(folder, home)
+    draw.held_out.rows(on)
+    if fitted is None:
+        draw.learn.images.views(source)
+    start = time.perf_counter()
+    if fitted is None:
+        fitted = cell.seeded().fit(draw.learn, pool, source)
+        if source is home:
+            save_fitted(fitted, folder)
+    if source is not on:
+        fitted = transferred(fitted, via, on, pool.templates)
+    return fitted, time.perf_counter() - start
+
+
+def _load_if_whole(folder: Path, encoder: Encoder) -> FittedMethod | None:
     """Load a fitted method; return None if it is missing or damaged."""
     try:
         return load_fitted(folder, encoder)
@@ -211,19 +220,13 @@ def figures(
         guesses = dataclasses.replace(guesses, learn=fitted.predict(draw.learn.images))
     measured = guesses.result(draw.labels, draw.learn.labels if at_home else None, leaked)
     words, text = fitted.words(), fitted.text_alone()
+    text_accuracy = measured.accuracy if text is fitted else None
+    if text is not None and text is not fitted:
+        text_accuracy = accuracy(text.predict(draw.held_out), draw.labels)
     return {
-        "accuracy": measured.accuracy,
-        "class_accuracy": measured.class_accuracy,
-        "learn_accuracy": measured.learn_accuracy,
-        "log_loss": measured.log_loss,
-        "expected_calibration_error": measured.expected_calibration_error,
-        "unseen_accuracy": measured.unseen_accuracy,
+        **{name: getattr(measured, name) for name in _MEASURES},
         "leaked_images": 0 if leaked is None else int(leaked.sum()),
-        "text_accuracy": None
-        if text is None
-        else measured.accuracy
-        if text is fitted
-        else accuracy(text.predict(draw.held_out), draw.labels),
+        "text_accuracy": text_accuracy,
         "prompts": None if words is None else float(np.mean([len(bank) for bank in words])),
         "image_passes": len(fitted.image_towers),
     }

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from promptboost.baselines import Count, Positive, Share
-from promptboost.compare.cell_worker import Cell, code_of, figures, load_if_whole, transferred
+from promptboost.compare.cell_worker import Cell, code_of, figures, fit_on
 from promptboost.compare.cells import (
     CellRunner,
     CompareRequest,
@@ -43,7 +43,6 @@ from promptboost.errors import (
     count,
 )
 from promptboost.methods import FittedMethod, make_method
-from promptboost.methods.archive import save_fitted
 from promptboost.paper.plans import CellSpec, PaperChoice, PaperPlan, crop_scale
 from promptboost.paper.pools import consists_of
 from promptboost.progress import Progress, no_progress
@@ -56,17 +55,11 @@ T = TypeVar("T")
 
 CELLS = "cells.jsonl"
 _WORKER = "promptboost.paper.runner:open_worker"
-#: Names in the key of a cell, and first columns of the CSV file of cells.
-KEY = (
-    *("dataset", "method", "shots", "seed", "encoder", "on"),
-    *("split", "prompts", "weights", "on_weights", "code", "views", "view_scale"),
-    "classes",
-)
 _SUFFIXES = (".jsonl", ".json", "")
 
 
-class PaperCell(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement and its key: a line of ``cells.jsonl``."""
+class CellKey(msgspec.Struct, frozen=True, kw_only=True):
+    """The key of a measurement: everything that it depends on."""
 
     dataset: str
     method: str
@@ -82,6 +75,15 @@ class PaperCell(msgspec.Struct, frozen=True, kw_only=True):
     views: Count
     view_scale: Positive
     classes: str = ""  # if not all
+
+
+#: The first columns of the CSV file of cells.
+KEY = CellKey.__struct_fields__
+
+
+class PaperCell(CellKey, frozen=True, kw_only=True):
+    """One measurement and its key: a line of ``cells.jsonl``."""
+
     seconds: Positive | None = None
     measured_at: Positive | None = None  # seconds since 1970
     accuracy: Share
@@ -454,27 +456,15 @@ class PlanRunner:
         comparison = self._comparison(spec, self.request.views_for(spec.method))
         cell = Cell(spec.method, make_method(spec.method), *_draw(spec))
         draw = comparison.draw(cell.shots, cell.seed)
-        home, target = self._encoder(spec.home.on), self._encoder(spec.on)
+        home = self._encoder(spec.home.on)
+        at_home = spec.home == spec
+        target = home if at_home else self._encoder(spec.on)
         home_key = {**key, "on": home.id, "on_weights": home.fingerprint}
         digest = hashlib.blake2b(repr(sorted(home_key.items())).encode(), digest_size=8)
         folder = self.request.out / "fitted" / digest.hexdigest()
-        at_home = home_key == key
         cell.method.check(draw.learn, comparison.pool, home)
-        draw.held_out.rows(target)  # embedding is not part of a fit's time
-        fitted = None if at_home else load_if_whole(folder, home)
-        if fitted is None and cell.method.learns:
-            draw.learn.images.views(home)
-        start = time.perf_counter()
-        if fitted is None:
-            fitted = cell.seeded().fit(draw.learn, comparison.pool, home)
-        if at_home:
-            seconds = time.perf_counter() - start
-            save_fitted(fitted, folder)
-            return _figures(fitted, draw, spec), seconds
-        templates = comparison.pool.templates
-        fitted = transferred(fitted, cell.method.carries_over, target, templates)
-        result = _figures(fitted, draw, spec, at_home=False)
-        return result, time.perf_counter() - start
+        fitted, seconds = fit_on(cell, draw, comparison.pool, home, target, folder)
+        return _figures(fitted, draw, spec, at_home=at_home), seconds
 
 
 def open_worker(request: Mapping[str, Any]) -> PlanRunner:
@@ -482,9 +472,7 @@ def open_worker(request: Mapping[str, Any]) -> PlanRunner:
     return PlanRunner(PaperRequest.from_settings(request))
 
 
-def _figures(
-    fitted: FittedMethod, draw: FewShotTask, cell: CellSpec, *, at_home: bool = True
-) -> Result:
+def _figures(fitted: FittedMethod, draw: FewShotTask, cell: CellSpec, *, at_home: bool) -> Result:
     from promptboost.paper.scene import by_round, repeated_share, rounds_of, shown
 
     measured = figures(fitted, draw, at_home=at_home)
