@@ -83,7 +83,7 @@ def test_no_two_numbers_share_a_place(name):
     places = [(slot.row, slot.column) for slot in plan.slots]
     assert len(set(places)) == len(places)
     assert len({len(slot.row) for slot in plan.slots}) == 1
-    assert len(plan.head) == len(plan.slots[0].row)
+    assert len(plan.entry.head) == len(plan.slots[0].row)
 
 
 def test_imagenet_has_its_own_number_of_rounds():

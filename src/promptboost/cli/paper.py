@@ -350,7 +350,7 @@ def _sheet_text(sheet: "Sheet", files: list[Path]) -> str:
         f"{entry.name}: {entry.title} ({entry.place})",
         *([sheet.plan.at_hand] if sheet.plan.at_hand else []),
         "",
-        table(head, rows, tuple(range(len(sheet.plan.head)))),
+        table(head, rows, tuple(range(len(sheet.plan.entry.head)))),
         "",
         *sheet.notes(),
         *(f"missing  {plain(line)}" for line in sheet.measured.reason_lines()),

@@ -4,7 +4,7 @@ Each number is a :class:`Slot`: its row and column, method, shots, encoder and d
 """
 
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from promptboost.data.benchmarks import BENCHMARKS
 from promptboost.encoders.registry import MODELS
 from promptboost.errors import SettingError
 from promptboost.methods import make_method
-from promptboost.paper.published import AVERAGE, Entry, entries, find_entry, groups
+from promptboost.paper.published import AVERAGE, Entry, encoder_titles, entries, find_entry, groups
 
 #: The paper's numbers of shots, and its draws.
 SHOTS = (1, 2, 4, 8, 16)
@@ -23,7 +23,6 @@ SEEDS = (1, 2, 3)
 VIEWS = 32
 
 ELEVEN = tuple(BENCHMARKS)
-TEN = tuple(name for name in ELEVEN if name != "imagenet")
 #: Abbreviations of data sets in tables.
 SHORT = dict(
     zip(
@@ -37,15 +36,6 @@ SHORT = dict(
 )
 
 RN50, VIT_B, VIT_L = "RN50/openai", "ViT-B-32/openai", "ViT-L-14/openai"
-SMALLER = "EVA02-B-16/merged2b_s8b_b131k"
-LARGER = {
-    "ViT-g-14/laion2b_s34b_b88k": "ViT-G: OpenCLIP",
-    "ViT-gopt-16-SigLIP2-256/webli": "ViT-G: SigLIP2",
-    "ViT-bigG-14-worldwide/metaclip2_worldwide": "ViT-G: MetaCLIP2",
-    "ViT-bigG-14-CLIPA/datacomp1b": "ViT-G: CLIPA-v2",
-    "EVA02-E-14/laion2b_s4b_b115k": "ViT-E: EVA-02-CLIP",
-}
-
 #: The paper's names of our methods; ``+eft`` is for emulated transfer.
 TITLES = {
     "zero-shot": "ZS-CLIP",
@@ -157,15 +147,12 @@ class CellSpec(NamedTuple):
 
 @dataclass(frozen=True)
 class PaperPlan:
-    """A table or figure: its numbers, and how they are laid out."""
+    """A table or figure with its numbers."""
 
     entry: Entry
     source: str  # encoder of the fits
     slots: tuple[Slot, ...]
-    head: tuple[str, ...] = ("Method",)  # names of the columns before the numbers
-    axis: str = "training images per class"  # of a figure
-    pair: tuple[str, str] | None = None  # two classes, for drawings of images
-    seeds: tuple[int, ...] = SEEDS
+    seeds: tuple[int, ...]
     at_hand: str = ""  # which encoders replace the paper's
 
     @property
@@ -198,7 +185,7 @@ class PaperPlan:
         """Return the required cells, each once."""
         return list(
             dict.fromkeys(
-                CellSpec(dataset, spelling, slot.shots, seed, on, self.source, self.pair)
+                CellSpec(dataset, spelling, slot.shots, seed, on, self.source, self.entry.pair)
                 for slot in self.slots
                 for dataset in slot.datasets
                 for spelling in [slot.spelling(dataset, self.source)]
@@ -212,51 +199,80 @@ class PaperPlan:
 Fields = dict[str, Any]
 Rows = list[tuple[tuple[str, ...], Fields]]
 Columns = list[tuple[str, Fields]]
-#: The title of a target, and an encoder or a group.
-Target = tuple[str, str]
 
-_BY_SHOTS: Columns = [(str(k), {"shots": k}) for k in SHOTS]
+_FAMILIES = {record.name: record.family for record in MODELS}
+_TARGETS = {
+    **encoder_titles(),
+    **{name: f"{group}: {_FAMILIES[name]}" for group, names in groups().items() for name in names},
+}
 _BY_DATASET: Columns = [
     *((SHORT[name], {"datasets": (name,), "dataset": name}) for name in ELEVEN),
     ("Avg.", {}),
 ]
-_HOME: Target = ("ViT-B/32 (source)", VIT_B)
-_SOURCE_AND_GROUPS = [_HOME, *((f"{name} (target)", name) for name in groups())]
-_FAMILIES = {record.name: record.family for record in MODELS}
-_BY_MODEL = [
-    (f"{group}: {_FAMILIES[name]}", name) for group, members in groups().items() for name in members
-]
+_BY_SHOTS: Columns = [(str(k), {"shots": k}) for k in SHOTS]
 
 
-def _main(methods: Sequence[str]) -> Rows:
-    """Return a row per method, those that learn once for 1 and once for 16 shots."""
-    zero_shot = [("ZS", name, 0) for name in ZERO_SHOT]
-    learned = [(f"{k} shot", name, k) for k in (1, 16) for name in methods]
-    return [
-        ((where, TITLES[name]), {"method": name, "shots": k})
-        for where, name, k in (*zero_shot, *learned)
+def _layout(entry: Entry, source: str) -> tuple[Rows, Columns]:
+    """Return the rows and the columns of an entry."""
+    variants = [
+        (
+            variant.title,
+            {"query": variant.query, "setting": variant.setting, "rounds": variant.rounds},
+        )
+        for variant in entry.variants
     ]
+    if entry.name.startswith("main"):
+        places = [("ZS", name, 0) for name in ZERO_SHOT]
+        places += [
+            (f"{k} shot", m, k) for k in entry.shots for m in entry.methods if m not in ZERO_SHOT
+        ]
+        return [
+            ((where, TITLES[name]), {"method": name, "shots": k}) for where, name, k in places
+        ], _BY_DATASET
+    if entry.name == "view-rounds":
+        return [
+            ((views, images), {**fields, "on_shots": images == "Train"})
+            for views, fields in variants
+            for images in ("Train", "Test")
+        ], [(str(n), {"rounds": n}) for n in range(1, entry.rounds[0] + 1)]
+    if entry.pair is not None:
+        return [(("TPB",), {"query": f"rounds={entry.rounds[0]}"})], [("accuracy", {})]
+    if entry.shots == SHOTS and variants:
+        return [((title,), fields) for title, fields in variants], _BY_SHOTS
+
+    def title(target: str) -> str:
+        name = _TARGETS.get(target, target)  # groups have their own
+        if source not in entry.targets or ":" in name:
+            return name
+        return f"{name} ({'source' if target == source else 'target'})"
+
+    if entry.shots == SHOTS:
+        methods = entry.methods if entry.kind == "table" else entry.methods[::-1]
+        return [
+            ((title(target), TITLES[method]), {"target": target, "method": method})
+            for target in entry.targets
+            for method in methods
+            if not (method == "coop" and target != source)  # it does not fit another encoder
+        ], _BY_SHOTS
+    columns: Columns = [(TITLES[name], {"method": name}) for name in entry.methods]
+    if variants:  # of the last method, TPB
+        columns = [*columns[:-1], *variants]
+    if len(entry.shots) > 1:
+        return [((str(k),), {"shots": k}) for k in entry.shots], columns
+    return [((title(target),), {"target": target}) for target in entry.targets], columns
 
 
-def _on(targets: Iterable[Target], methods: Sequence[str] = ()) -> Rows:
-    """Return a row per target, or per target and method."""
-    if not methods:
-        return [((title,), {"target": name}) for title, name in targets]
-    return [
-        ((title, TITLES[method]), {"target": name, "method": method})
-        for title, name in targets
-        for method in methods
-    ]
-
-
-def _plan(
-    name: str, rows: Rows, columns: Columns, head: tuple[str, ...], *, common: Fields | None = None,
-    **options: Any,
-) -> PaperPlan:  # fmt: skip
-    """Return the plan of an entry: a slot for each row and column, by default boosting at 16 shots."""
-    entry = find_entry(name)
+def _plan(entry: Entry) -> PaperPlan:
+    """Return the plan of an entry: a slot for each row and column, by default of boosting."""
     source = (*entry.sources, VIT_B)[0]
-    usual = {"method": "tpb", "shots": 16, "target": source, "datasets": ELEVEN, **(common or {})}
+    rows, columns = _layout(entry, source)
+    usual: Fields = {
+        "method": "tpb",
+        "shots": entry.shots[-1],
+        "target": source,
+        "datasets": entry.datasets,
+        "dataset": AVERAGE if len(entry.datasets) > 1 else entry.datasets[0],
+    }
     slots = []
     for row, row_fields in rows:
         for column, column_fields in columns:
@@ -265,103 +281,11 @@ def _plan(
                 fields["shots"] = 0
             encoders = groups().get(fields["target"], (fields["target"],))
             slots.append(Slot(row, column, encoders=encoders, **fields))
-    return PaperPlan(entry, source, tuple(slots), head, **options)
-
-
-def _tables() -> Iterator[PaperPlan]:
-    shot_head, target_head = ("Shot", "Method"), ("Target model", "Method")
-    rows = _main(("coop", "pez", "llmbo", "proapo", "tpb"))
-    for name in ("main", "main-shots"):
-        yield _plan(name, rows, _BY_DATASET, shot_head)
-    rows = _main(("coop", "pez", "proapo", "tpb"))  # without a language model
-    yield _plan("main-shots-vit-b-32", rows, _BY_DATASET, shot_head)
-    text = ("zero-shot", "pez", "proapo", "tpb")
-    carried = ("zero-shot", "coop+eft", "promptsrc+eft", "pez", "proapo", "tpb")
-    without_promptsrc = ("zero-shot", "coop+eft", "pez", "proapo", "tpb")
-    larger = [(title, name) for name, title in LARGER.items()]
-    for name, targets, methods in (
-        *((f"transfer-{group.lower()}", [(group, group)], carried) for group in groups()),
-        ("transfer-targets", _BY_MODEL, carried),
-        ("transfer-targets-rn50", _BY_MODEL, without_promptsrc),
-        ("larger-targets", larger, text),
-    ):
-        yield _plan(name, _on(targets, methods), _BY_SHOTS, target_head)
-    clip, pez, proapo, tpb = (
-        (TITLES[name], {"method": name}) for name in ("zero-shot", "pez", "proapo", "tpb")
-    )
-    copies = [
-        ("TPB w/o dup", {"query": "max_copies=1", "setting": "duplication=off"}),
-        ("TPB w/ dup", {"setting": "duplication=on"}),
-    ]
-    pools = [
-        ("TPB CuPL+DCLIP", {"query": "sources=cupl,dclip", "setting": "pool=cupl+dclip"}),
-        ("TPB All", {"setting": "pool=all"}),
-    ]
-    smaller = [("ViT-L/14 (source)", VIT_L), ("EVA-02 B/16 (target)", SMALLER)]
-    failing = [("RN50 (source)", RN50), ("ViT-L/14 (target)", VIT_L)]
-    in_groups = [(name, name) for name in groups()]
-    backbone = ("Backbone",)
-    yield _plan("large-to-small", _on(smaller), [clip, tpb], backbone)
-    yield _plan("pez-failure", _on(failing), [clip, pez, tpb], backbone)
-    yield _plan("duplication", _on(_SOURCE_AND_GROUPS), [clip, proapo, *copies], backbone)
-    yield _plan("pool-robustness", _on(in_groups), [clip, pez, proapo, *pools], ("Target",))
-    after = [(f"M={n}", {"setting": f"rounds={n}", "rounds": n}) for n in (1, 10, 30, 50)]
-    shots: Rows = [((str(k),), {"shots": k}) for k in (1, 16)]
-    ten = {"datasets": TEN}
-    yield _plan("weak-classifiers", shots, [proapo, *after], ("Shots",), common=ten)
-    exposure: Columns = [clip]
-    for m, a in ((1, 200), (5, 40), (10, 20), (50, 4)):
-        setting = f"rounds={m};views_per_round={a}"
-        query = setting.replace(";", "&") if m < 50 else ""
-        exposure.append((f"M/a {m}/{a}", {"query": query, "setting": setting}))
-    for name, targets, head in (
-        ("fixed-exposure", _SOURCE_AND_GROUPS, backbone),
-        ("fixed-exposure-targets", [_HOME, *_BY_MODEL], ("Model",)),
-    ):
-        yield _plan(name, _on(targets), exposure, head, common=ten)
-
-
-def _figures() -> Iterator[PaperPlan]:
-    away = ("ViT-L (target)", "ViT-L")
-    rows = _on([_HOME], ("tpb", "proapo", "coop")) + _on([away], ("tpb", "proapo"))
-    yield _plan("shot-curves", rows, _BY_SHOTS, ("Measured on", "Method"))
-    rows = [((f"a={a}",), {"query": f"views_per_round={a}" * (a != 4)}) for a in (4, 2, 1)]
-    rows.append((("No aug",), {"query": "views_per_round=0"}))
-    yield _plan("view-factor", rows, _BY_SHOTS, ("Views",))
-    pools = (
-        ("All descriptions", ""),
-        ("CuPL+DCLIP", "sources=cupl,dclip"),
-        ("CuPL", "sources=cupl"),
-    )
-    rows = [((title,), {"query": query}) for title, query in pools]
-    yield _plan("pool-sources", rows, _BY_SHOTS, ("Pool",))
-    rows = [
-        ((views, what), {"query": query, "on_shots": what == "Train"})
-        for views, query in (
-            ("No augmentation (a=0)", "views_per_round=0"),
-            ("With augmentation (a=4)", ""),
-        )
-        for what in ("Train", "Test")
-    ]
-    columns: Columns = [(str(number), {"rounds": number}) for number in range(1, 51)]
-    cars = {"shots": 1, "datasets": ("stanford_cars",), "dataset": "stanford_cars"}
-    options: dict[str, Any] = {"axis": "boosting round"}
-    yield _plan("view-rounds", rows, columns, ("Views", "Images"), common=cars, **options)
-    # Two images of each class are in the paper's drawings.
-    pets = {"shots": 2, "datasets": ("oxford_pets",), "dataset": "oxford_pets"}
-    options = {"pair": ("beagle", "basset hound"), "seeds": (1,)}
-    for name, query in (("hard-example", "rounds=1"), ("consecutive-rounds", "rounds=3")):
-        rows = [(("TPB",), {"query": query})]
-        yield _plan(name, rows, [("accuracy", {})], ("Method",), common=pets, **options)
-
-
-def _all() -> dict[str, PaperPlan]:
-    by_name = {plan.name: plan for plan in (*_tables(), *_figures())}
-    return {entry.name: by_name[entry.name] for entry in entries()}
+    return PaperPlan(entry, source, tuple(slots), SEEDS if entry.pair is None else SEEDS[:1])
 
 
 #: Every table and figure by its name, in the paper's order.
-PLANS = _all()
+PLANS = {entry.name: _plan(entry) for entry in entries()}
 
 
 def find_plan(name: str) -> PaperPlan:
@@ -436,7 +360,7 @@ def chosen(plan: PaperPlan, choice: PaperChoice) -> PaperPlan:
         plan,
         source=source,
         slots=tuple(slots.values()),
-        seeds=(choice.seeds or plan.seeds) if plan.pair is None else plan.seeds,
+        seeds=(choice.seeds or plan.seeds) if plan.entry.pair is None else plan.seeds,
         at_hand=at_hand,
     )
 
@@ -444,7 +368,7 @@ def chosen(plan: PaperPlan, choice: PaperChoice) -> PaperPlan:
 def _shots_by_plan(plan: PaperPlan, wanted: Sequence[int]) -> dict[int, int]:
     """Return the new number of shots for each of a plan; 0 is unchanged."""
     shots = plan.shots
-    if not wanted or plan.pair is not None:
+    if not wanted or plan.entry.pair is not None:
         return {k: k for k in (0, *shots)}
     if set(wanted) <= set(shots):
         return {k: k for k in (0, *shots) if k in (0, *wanted)}

@@ -33,6 +33,15 @@ class PrintedPrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     round: int | None = None  # from 1; None if the paper names none
 
 
+class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A setting of TPB that an entry compares with others."""
+
+    title: str
+    query: str = ""  # settings of the method
+    setting: str = ""  # the same, in the format of the published numbers
+    rounds: int | None = None  # measure after this many rounds of the same fit
+
+
 class PublishedNumber(msgspec.Struct, frozen=True):
     """One number of the paper, an accuracy in percent."""
 
@@ -66,6 +75,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     sources: tuple[str, ...]  # encoders to fit with
     targets: tuple[str, ...]  # encoders to measure with, or groups
     shots: tuple[int, ...]
+    head: tuple[str, ...]  # names of the columns before the numbers
+    axis: str = "training images per class"  # of a figure
+    variants: tuple[Variant, ...] = ()
+    pair: tuple[str, str] | None = None  # two classes, for drawings of images
     in_text: bool = True  # the files of some figures are not part of the paper's text
     rounds: tuple[int, ...] = (50,)
     views: tuple[int, ...] = (4,)  # of each image in a round; 0 is the image itself
@@ -86,6 +99,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 class _Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     groups: dict[str, tuple[str, ...]]
+    titles: dict[str, str]
     all_datasets: tuple[str, ...]
     entry: tuple[dict[str, Any], ...]
 
@@ -98,6 +112,11 @@ def entries() -> tuple[Entry, ...]:
 def groups() -> Mapping[str, tuple[str, ...]]:
     """Return the groups of target encoders that the paper averages over."""
     return MappingProxyType(_listed().groups)
+
+
+def encoder_titles() -> Mapping[str, str]:
+    """Return the paper's names of encoders, without those of the groups."""
+    return MappingProxyType(_listed().titles)
 
 
 def published(entry: str) -> list[PublishedNumber]:

@@ -111,7 +111,7 @@ class Sheet:
             [*row, *(_marked(numbers[name], marks) if name in numbers else "" for name in columns)]
             for row, numbers in self.rows().items()
         ]
-        return [*self.plan.head, *columns], lines
+        return [*self.plan.entry.head, *columns], lines
 
     @property
     def compared(self) -> list[Number]:
@@ -173,7 +173,7 @@ class Sheet:
     def markdown(self) -> str:
         """Return the table as a Markdown page."""
         head, rows = self.grid()
-        left = len(self.plan.head)
+        left = len(self.plan.entry.head)
         page = [
             f"# {self.plan.entry.title}\n",
             f"{self.plan.entry.place} of the paper. {as_text(self.plan.at_hand)}\n",
@@ -190,7 +190,7 @@ class Sheet:
 
     def csv(self) -> str:
         """Return the numbers as CSV."""
-        head = [*map(str.lower, self.plan.head), "column"]
+        head = [*map(str.lower, self.plan.entry.head), "column"]
         rows = [
             dict(zip(head, (*number.slot.row, number.slot.column), strict=True)) | number.record()
             for number in self.numbers
@@ -222,7 +222,7 @@ class Sheet:
         datasets = f"{several}{', '.join(self.plan.datasets)}."
         heading = [self.plan.entry.title]
         heading += [line for text in (self.plan.at_hand, datasets) for line in wrap(text, _LINE)]
-        return accuracy_figure(drawn, shots, self.plan.axis, heading) if drawn else ""
+        return accuracy_figure(drawn, shots, self.plan.entry.axis, heading) if drawn else ""
 
 
 def _marked(number: Number, marks: Mapping[str, str]) -> str:
@@ -267,7 +267,7 @@ def _number(
     for dataset in slot.datasets:
         for on in slot.encoders:
             spec = dataset, slot.spelling(dataset, plan.source), slot.shots
-            keys = [CellSpec(*spec, seed, on, plan.source, plan.pair) for seed in seeds]
+            keys = [CellSpec(*spec, seed, on, plan.source, plan.entry.pair) for seed in seeds]
             lines = [measured.lines[key] for key in keys if key in measured.lines]
             values = [value for line in lines if (value := _value(slot, line)) is not None]
             cells += len(values)
@@ -312,7 +312,7 @@ def write_sheet(sheet: Sheet, request: PaperRequest) -> list[Path]:
     """Write the files of one table or figure into its folder."""
     folder = request.out / sheet.plan.name
     files = {"table.md": sheet.markdown(), "table.csv": sheet.csv(), "cells.csv": sheet.cells_csv()}
-    if sheet.plan.pair is not None:
+    if sheet.plan.entry.pair is not None:
         from promptboost.paper.scene import draw_scene
 
         for line in sheet.measured.lines.values():
