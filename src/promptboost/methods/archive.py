@@ -9,11 +9,10 @@ import os
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from promptboost.encoders.base import Encoder
 from promptboost.errors import FileFormatError, SettingError
@@ -22,15 +21,13 @@ from promptboost.methods.base import CLASSIFIERS, FittedMethod, Origin
 from promptboost.methods.registry import METHODS
 from promptboost.model.head import read_tensors, write_tensors
 
-_FORMAT = "promptboost-method"
 _ARRAYS = "promptboost-method-arrays"
 _ARRAYS_FILE = "arrays.safetensors"
-_VERSION = 2
 
 
 class _Record(msgspec.Struct, forbid_unknown_fields=True):
-    format: str
-    schema_version: int
+    format: Literal["promptboost-method"]
+    schema_version: Literal[2]
     kind: str
     method: str
     class_names: tuple[str, ...]
@@ -38,6 +35,10 @@ class _Record(msgspec.Struct, forbid_unknown_fields=True):
     fields: dict[str, Any]
     arrays: tuple[str, ...]
     arrays_digest: str = ""  # detects an interruption between the two files
+
+    def json(self) -> str:
+        content = msgspec.to_builtins(self)
+        return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def save_fitted(fitted: FittedMethod, folder: str | os.PathLike[str]) -> None:
@@ -53,35 +54,29 @@ def save_fitted(fitted: FittedMethod, folder: str | os.PathLike[str]) -> None:
         )
     if CLASSIFIERS.get(fitted.kind) is not type(fitted):
         raise SettingError(f"{type(fitted).__name__} cannot be saved: give it a kind of its own")
-    encoder = fitted.origin.encoder
-    arrays = {name: _stored(x) for name, x in values.items() if isinstance(x, np.ndarray)}
+    arrays = {
+        name: np.ascontiguousarray(x, np.float32 if x.dtype.kind == "f" else x.dtype)
+        for name, x in values.items()
+        if isinstance(x, np.ndarray)
+    }
+    origin = fitted.origin
     record = _Record(
-        _FORMAT,
-        _VERSION,
+        "promptboost-method",
+        2,
         fitted.kind,
-        fitted.origin.method,
-        fitted.origin.class_names,
-        {"id": encoder.id, "fingerprint": encoder.fingerprint},
+        origin.method,
+        origin.class_names,
+        {"id": origin.encoder.id, "fingerprint": origin.encoder.fingerprint},
         {name: value for name, value in values.items() if name not in arrays},
         tuple(sorted(arrays)),
     )
-    _json(record)  # raises before anything is written
+    record.json()  # raises before anything is written
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     if arrays:
         write_tensors(path / _ARRAYS_FILE, _ARRAYS, arrays, {"kind": fitted.kind})
         record.arrays_digest = _digest(path / _ARRAYS_FILE)
-    write_text(path / "method.json", _json(record), follow=False)
-
-
-def _stored(array: NDArray[Any]) -> NDArray[Any]:
-    kind = np.float32 if array.dtype.kind == "f" else array.dtype
-    return np.ascontiguousarray(array, dtype=kind)
-
-
-def _json(record: _Record) -> str:
-    content = msgspec.to_builtins(record)
-    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    write_text(path / "method.json", record.json(), follow=False)
 
 
 def load_fitted(folder: str | os.PathLike[str], encoder: Encoder) -> FittedMethod:
@@ -91,19 +86,36 @@ def load_fitted(folder: str | os.PathLike[str], encoder: Encoder) -> FittedMetho
     :meth:`FittedMethod.transfer`.
     """
     path = Path(folder) / "method.json"
-    record = _read(path)
+    if not path.exists():
+        raise FileFormatError(f"{path.parent}: there is no {path.name} in it")
+    content = load_json(read_text(path, error=FileFormatError), str(path))
+    try:
+        record = msgspec.convert(content, _Record)
+    except msgspec.ValidationError as error:
+        raise FileFormatError(
+            f"{path}: was not written by this version of promptboost for a method: {error}; fit it again"
+        ) from error
     if record.encoder.get("fingerprint") != encoder.fingerprint:
         raise FileFormatError(
             f"{path}: was fitted on {record.encoder.get('id')!r}, and {encoder.id} is another "
             "encoder; load it with its own, then transfer it"
         )
     classifier = _classifier(record.kind, path)
-    arrays = _arrays(path.parent, record)
+    values: dict[str, Any] = {}
+    if record.arrays:
+        file = path.parent / _ARRAYS_FILE
+        if not file.is_file():
+            raise FileFormatError(f"{path.parent}: there is no {file.name} in it")
+        values, facts = read_tensors(file, _ARRAYS, frozenset(record.arrays))
+        if facts.get("kind") != record.kind or record.arrays_digest != _digest(file):
+            raise FileFormatError(
+                f"{path.parent}: its two files do not belong together; fit the method again"
+            )
     try:
         hints = get_type_hints(classifier)
-        values = {name: msgspec.convert(x, hints[name]) for name, x in record.fields.items()}
+        values |= {name: msgspec.convert(x, hints[name]) for name, x in record.fields.items()}
         origin = Origin(record.method, record.class_names, encoder)
-        return classifier(origin=origin, **values, **arrays)  # type: ignore[call-arg]
+        return classifier(origin=origin, **values)  # type: ignore[call-arg]
     except (KeyError, TypeError, ValueError) as error:
         raise FileFormatError(f"{path}: cannot be read: {error}") from error
 
@@ -121,37 +133,6 @@ def _classifier(kind: str, path: Path) -> type[FittedMethod]:
     return CLASSIFIERS[kind]
 
 
-def _arrays(folder: Path, record: _Record) -> dict[str, NDArray[Any]]:
-    if not record.arrays:
-        return {}
-    path = folder / _ARRAYS_FILE
-    if not path.is_file():
-        raise FileFormatError(f"{folder}: there is no {path.name} in it")
-    arrays, facts = read_tensors(path, _ARRAYS, frozenset(record.arrays))
-    if facts.get("kind") != record.kind or record.arrays_digest != _digest(path):
-        raise FileFormatError(
-            f"{folder}: its two files do not belong together; fit the method again"
-        )
-    return arrays
-
-
 def _digest(path: Path) -> str:
     with open_regular(path) as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()[:32]
-
-
-def _read(path: Path) -> _Record:
-    if not path.exists():
-        raise FileFormatError(f"{path.parent}: there is no {path.name} in it")
-    content = load_json(read_text(path, error=FileFormatError), str(path))
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
-        raise FileFormatError(f"{path}: was not written by promptboost for a method")
-    if content.get("schema_version") != _VERSION:
-        raise FileFormatError(
-            f"{path}: has schema version {content.get('schema_version')}, this promptboost reads "
-            f"{_VERSION}; fit the method again"
-        )
-    try:
-        return msgspec.convert(content, _Record)
-    except msgspec.ValidationError as error:
-        raise FileFormatError(f"{path}: {error}") from error

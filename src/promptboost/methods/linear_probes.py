@@ -50,10 +50,18 @@ class Logistic(Method):
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> LinearClassifier:
         """Fit the classifier; the pool is not used."""
         self.check(shots, pool, encoder)
-        views = shots.images.views(encoder)
-        weights, intercepts, C = fit_probe(views, shots.labels, groups=shots.groups, seed=self.seed)
-        arrays = weights.astype(np.float32), intercepts.astype(np.float32)
-        return LinearClassifier(self.origin(shots, encoder), *arrays, details={"C": C})
+        return _probe(self, shots, encoder)
+
+
+def _probe(
+    method: "Logistic | CrossModal", shots: FewShotSet, encoder: Encoder, text: Floats | None = None
+) -> LinearClassifier:
+    views = shots.images.views(encoder)
+    weights, intercepts, C = fit_probe(
+        views, shots.labels, text=text, groups=shots.groups, seed=method.seed
+    )
+    arrays = weights.astype(np.float32), intercepts.astype(np.float32)
+    return LinearClassifier(method.origin(shots, encoder), *arrays, details={"C": C})
 
 
 @dataclass(frozen=True)
@@ -72,12 +80,7 @@ class CrossModal(TextAdapter):
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> LinearClassifier:
         """Fit the classifier on images and text."""
         text = self.text_rows(shots, pool, encoder)
-        views = shots.images.views(encoder)
-        weights, intercepts, C = fit_probe(
-            views, shots.labels, text=text, groups=shots.groups, seed=self.seed
-        )
-        arrays = weights.astype(np.float32), intercepts.astype(np.float32)
-        return LinearClassifier(self.origin(shots, encoder), *arrays, details={"C": C})
+        return _probe(self, shots, encoder, text)
 
 
 #: The initial α is this times the logit scale times the mean cosine of images with the text of their
@@ -289,7 +292,17 @@ class CLAP(TextAdapter):
         weights = multipliers(views, shots.labels, text, scale)
         length = np.float32(scale**0.5 if self.length is None else self.length)
         probe = PenalizedProbe(length * text, weights.astype(np.float32), scale)
-        w = self._descend(probe, views, shots.labels)
+        rng, count = np.random.default_rng(self.seed), len(shots.labels)
+        w, velocity = probe.start, np.zeros_like(probe.start)
+        for epoch in range(self.epochs):
+            rate = np.float32(cosine_rate(epoch, self.epochs, self.learning_rate))
+            order = rng.permutation(count)
+            seen = views[np.arange(count), rng.integers(views.shape[1], size=count)]
+            for batch in epoch_batches(count, self.batch):
+                images = order[batch]
+                slope = probe.slope(w, seen[images], shots.labels[images])
+                velocity = np.float32(MOMENTUM) * velocity + slope
+                w = w - rate * velocity
         rows = scale * w / np.linalg.norm(w, axis=1, keepdims=True)
         return LinearClassifier(
             self.origin(shots, encoder),
@@ -297,17 +310,3 @@ class CLAP(TextAdapter):
             np.zeros(len(rows), dtype=np.float32),
             details={"multipliers": weights.tolist(), "penalty": probe.penalty(w)},
         )
-
-    def _descend(self, probe: PenalizedProbe, views: Floats, labels: NDArray[np.int64]) -> Floats:
-        rng = np.random.default_rng(self.seed)
-        w, velocity, count = probe.start, np.zeros_like(probe.start), len(labels)
-        for epoch in range(self.epochs):
-            rate = np.float32(cosine_rate(epoch, self.epochs, self.learning_rate))
-            order = rng.permutation(count)
-            seen = views[np.arange(count), rng.integers(views.shape[1], size=count)]
-            for batch in epoch_batches(count, self.batch):
-                images = order[batch]
-                slope = probe.slope(w, seen[images], labels[images])
-                velocity = np.float32(MOMENTUM) * velocity + slope
-                w = w - rate * velocity
-        return w

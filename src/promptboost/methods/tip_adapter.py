@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,8 @@ FIXED_ALPHA, FIXED_BETA = 1.0, 5.5
 EPOCHS = 20
 
 _FOLDS = 3
+# AdamW's
+_DECAYS, _EPSILON, _WEIGHT_DECAY = (0.9, 0.999), 1e-4, 0.01
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,18 @@ class Cache:
 
     def nearness(self, rows: Floats) -> Floats:
         """Return the weight of each key for each row, exp(−β (1 − cosine))."""
-        return _nearness(rows @ self.keys.T, self.beta)
+        return np.asarray(np.exp(self.beta * (rows @ self.keys.T - 1)))
 
     @property
     def values(self) -> Floats:
         """The labels of the keys, one-hot."""
         return np.eye(self.n_classes, dtype=np.float32)[self.labels]
+
+    def folds(self, most: int | None = None) -> NDArray[np.int64]:
+        """Assign the images to folds, each with images of all classes; a single one is all of them."""
+        counts = np.bincount(self.labels)
+        fewest = int(counts[counts > 0].min())
+        return stratified_folds(self.labels, fewest if most is None else min(fewest, most))
 
 
 def choose_weights(
@@ -77,18 +85,20 @@ def choose_weights(
     the images in the order of the keys, `text` the class rows times the logit scale. Without `by_loss`
     the accuracy decides, and the log loss at its best scale breaks ties.
     """
-    counts = np.bincount(cache.labels, minlength=cache.n_classes)
-    folds = int(counts[counts > 0].min())
+    fold = cache.folds()
+    folds = int(fold.max()) + 1
     if folds < 2:
         return cache
-    fold = stratified_folds(cache.labels, folds)
-    by_text, cosines = rows @ text.T, rows @ cache.keys.T
+    by_text, cosines, values = rows @ text.T, rows @ cache.keys.T, cache.values
     best, chosen = (np.inf, np.inf), cache
     for beta in betas:
-        sums = _held_out_sums(cosines, beta, cache.values, fold)
+        sums = np.empty_like(values)
+        for out in (fold == k for k in range(folds)):
+            near = np.exp(beta * (cosines[np.ix_(out, ~out)] - 1))
+            sums[out] = near @ values[~out] * (folds / (folds - 1))
         for alpha in alphas:
-            logits = by_text + alpha * sums
-            if (cost := _cost(logits, cache.labels, by_loss, best[0])) < best:
+            cost = _cost(by_text + alpha * sums, cache.labels, by_loss, best[0])
+            if cost < best:
                 best, chosen = cost, replace(cache, alpha=alpha, beta=beta)
     return chosen
 
@@ -103,87 +113,78 @@ def _cost(
     return wrong, min(float(log_losses(scale * logits, labels).mean()) for scale in LOSS_SCALES)
 
 
-def _nearness(cosines: Floats, beta: float) -> Floats:
-    return np.asarray(np.exp(beta * (cosines - 1)))
-
-
-def _held_out_sums(cosines: Floats, beta: float, values: Floats, fold: NDArray[np.int64]) -> Floats:
-    """Return the sums over the cache for each image, without the images of its fold."""
-    scores = np.empty_like(values)
-    folds = int(fold.max()) + 1
-    for k in range(folds):
-        out = fold == k
-        near = _nearness(cosines[np.ix_(out, ~out)], beta)
-        scores[out] = near @ values[~out] * (folds / (folds - 1))
-    return scores
-
-
 def tune(
     cache: Cache,
     views: Floats,
     text: Floats,
     *,
-    epochs: int = EPOCHS,
     last: int | None = None,
-    batch: int = 256,
-    step: float = 0.001,
-    seed: int = 0,
+    epochs: int = EPOCHS,
+    **options: Any,
 ) -> Cache:
-    """Train the keys with AdamW on the log loss of the images; α and β are fixed.
-
-    `views` are the images and their crops, (n, 1 + V, D), in the order of the keys; an epoch draws one
-    of each. `text` are the class rows times the logit scale. Returns the cache after the epoch `last`,
-    which does not affect the learning rates.
-    """
-    path = _tuned(cache, views, text, epochs, batch, step, seed)
+    """Return the cache after the epoch `last` of :func:`tuned_caches`; rates depend on all `epochs`."""
+    path = tuned_caches(cache, views, text, epochs=epochs, **options)
     return next(islice(path, (last or epochs) - 1, None))
 
 
-def _tuned(
-    cache: Cache, views: Floats, text: Floats, epochs: int, batch: int, step: float, seed: int
-) -> Iterator[Cache]:
-    """Yield the cache after each epoch of tuning."""
-    rng = np.random.default_rng(seed)
-    count, n_views = views.shape[:2]
-    batches = range(0, count, batch)
-    optimizer = _AdamW(cache.keys, step, steps=epochs * len(batches))
-    for _ in range(epochs):
-        order = rng.permutation(count)
-        seen = views[np.arange(count), rng.integers(n_views, size=count)]
-        for start in batches:
-            at = order[start : start + batch]
-            now = replace(cache, keys=optimizer.values)
-            optimizer.move(gradient(now, seen[at], text, cache.labels[at]))
-        yield replace(cache, keys=optimizer.values)
-
-
-def choose_epoch(
+def tuned_caches(
     cache: Cache,
     views: Floats,
     text: Floats,
     *,
+    epochs: int = EPOCHS,
     batch: int = 256,
     step: float = 0.001,
     seed: int = 0,
+) -> Iterator[Cache]:
+    """Train the keys with AdamW on the log loss of the images; yield the cache after each epoch.
+
+    `views` are the images and their crops, (n, 1 + V, D), in the order of the keys; an epoch draws one
+    of each. `text` are the class rows times the logit scale. α and β are fixed. The schedule is a cosine,
+    and ε the authors' large one.
+    """
+    rng = np.random.default_rng(seed)
+    count, n_views = views.shape[:2]
+    starts = range(0, count, batch)
+    steps, taken = epochs * len(starts), 0
+    keys, mean, square = cache.keys, np.zeros_like(cache.keys), np.zeros_like(cache.keys)
+    for _ in range(epochs):
+        order = rng.permutation(count)
+        seen = views[np.arange(count), rng.integers(n_views, size=count)]
+        for start in starts:
+            at = order[start : start + batch]
+            slope = gradient(replace(cache, keys=keys), seen[at], text, cache.labels[at])
+            rate = step * (1 + np.cos(np.pi * taken / steps)) / 2
+            taken += 1
+            mean += (1 - _DECAYS[0]) * (slope - mean)
+            square += (1 - _DECAYS[1]) * (slope**2 - square)
+            mean_now, square_now = (
+                mean / (1 - _DECAYS[0] ** taken),
+                square / (1 - _DECAYS[1] ** taken),
+            )
+            keys = keys * np.float32(1 - rate * _WEIGHT_DECAY)
+            keys -= np.float32(rate) * mean_now / (np.sqrt(square_now) + np.float32(_EPSILON))
+        yield replace(cache, keys=keys)
+
+
+def choose_epoch(
+    cache: Cache, views: Floats, text: Floats, *, step: float = 0.001, seed: int = 0
 ) -> int:
     """Choose the last epoch of tuning by held-out images; all epochs if a class has only one image.
 
     The remaining images are tuned as a cache of their own, with α scaled up. The log loss at its best
     scale decides: accuracy differs little between epochs.
     """
-    counts = np.bincount(cache.labels, minlength=cache.n_classes)
-    folds = min(int(counts[counts > 0].min()), _FOLDS)
+    fold = cache.folds(_FOLDS)
+    folds = int(fold.max()) + 1
     if folds < 2:
         return EPOCHS
-    fold = stratified_folds(cache.labels, folds)
     logits = np.repeat((views[:, 0] @ text.T)[None], EPOCHS, axis=0)
     alpha = cache.alpha * folds / (folds - 1)
-    for k in range(folds):
-        out = fold == k
+    for out in (fold == k for k in range(folds)):
         smaller = replace(cache, keys=cache.keys[~out], labels=cache.labels[~out], alpha=alpha)
-        for epoch, tuned in enumerate(
-            _tuned(smaller, views[~out], text, EPOCHS, batch, step, seed)
-        ):
+        path = tuned_caches(smaller, views[~out], text, step=step, seed=seed)
+        for epoch, tuned in enumerate(path):
             logits[epoch, out] += tuned.scores(views[out, 0])
     costs = [_cost(epoch_logits, cache.labels, by_loss=True) for epoch_logits in logits]
     return costs.index(min(costs)) + 1
@@ -196,28 +197,6 @@ def gradient(cache: Cache, rows: Floats, text: Floats, labels: NDArray[np.int64]
     # A key moves the logit of its own class only.
     by_key = logit_slopes(logits, labels)[:, cache.labels] * near
     return np.asarray(by_key.T @ rows * (cache.alpha * cache.beta / len(rows)))
-
-
-class _AdamW:
-    """Adam with decoupled weight decay, a cosine schedule, and the authors' large ε."""
-
-    first_decay, second_decay, epsilon, weight_decay = 0.9, 0.999, 1e-4, 0.01
-
-    def __init__(self, values: Floats, step: float, steps: int) -> None:
-        self.values = values.copy()
-        self._step, self._steps, self._taken = step, steps, 0
-        self._mean = np.zeros_like(values)
-        self._square = np.zeros_like(values)
-
-    def move(self, slope: Floats) -> None:
-        step = self._step * (1 + np.cos(np.pi * self._taken / self._steps)) / 2
-        self._taken += 1
-        self._mean += (1 - self.first_decay) * (slope - self._mean)
-        self._square += (1 - self.second_decay) * (slope**2 - self._square)
-        mean = self._mean / (1 - self.first_decay**self._taken)
-        square = self._square / (1 - self.second_decay**self._taken)
-        self.values = self.values * np.float32(1 - step * self.weight_decay)
-        self.values -= np.float32(step) * mean / (np.sqrt(square) + np.float32(self.epsilon))
 
 
 @dataclass(frozen=True)
