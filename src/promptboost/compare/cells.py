@@ -162,9 +162,8 @@ class CellRunner:
         worker: Worker,
         title: str,
         progress: Progress,
-        failed: Callable[[str, str], None],
-    ) -> None:
-        """Run work units and read their results; `failed` is called with a name and the reason."""
+    ) -> Iterator[tuple[str, str]]:
+        """Run work units and read their results; yield the name of each that failed, and why."""
         if not units:
             return
         with stage(progress, title, len(units)) as advance:
@@ -173,11 +172,10 @@ class CellRunner:
             missing = (unit for unit in units if unit.name not in done)
             for receipt in self._engine.carry_out(job, missing, worker):
                 advance()
-                problem = receipt.problem
-                if problem is None and not log.take(receipt.name):
-                    problem = "its file cannot be read"
-                if problem is not None:
-                    failed(receipt.name, problem)
+                if receipt.problem is not None:
+                    yield receipt.name, receipt.problem
+                elif not log.take(receipt.name):
+                    yield receipt.name, "its file cannot be read"
 
     def close(self) -> None:
         """End the processes that were started."""

@@ -195,17 +195,15 @@ def _measure_missing(
     job = Job(_WORKER, settings, str(request.out.absolute()), "cells", request.device)
     worker, runner = CellWorker(request, comparison), CellRunner(placement, say)
     failed: dict[str, None] = {}
-    # Fits before transfers.
     try:
-        for at_home in (True, False):
+        # Fits before transfers; failed fits are reported already.
+        for encoders in (range(1), range(1, len(comparison.encoders))):
             units: list[WorkUnit] = []
             named: dict[str, Cell] = {}
             for cell in ours:
-                home, *others = cell.keys(comparison)
-                # Failed fits are reported already.
-                wanted = [(0, home)] if at_home else list(enumerate(others, 1)) * (home in log)
-                for on, key in wanted:
-                    if key in log:
+                keys = cell.keys(comparison)
+                for on in encoders if encoders == range(1) or keys[0] in log else ():
+                    if (key := keys[on]) in log:
                         continue
                     order = {
                         "method": cell.spelling,
@@ -217,18 +215,16 @@ def _measure_missing(
                     }
                     timed.add(_whose(key))
                     units.append(WorkUnit(log.name(key), order))
-                    named[units[-1].name] = cell
+                    named[log.name(key)] = cell
             if not placement.elsewhere:
                 # An error is raised again by its cell.
                 with contextlib.suppress(Exception):
                     for unit in units:
                         worker.embed(unit.order)
-
-            def report(name: str, problem: str, named: dict[str, Cell] = named) -> None:
+            problems = runner.run(log, job, units, worker, "comparing", request.progress)
+            for name, problem in problems:
                 failed[f"{named[name]}: {problem}"] = None
                 say(f"left out: {named[name]}: {problem}")
-
-            runner.run(log, job, units, worker, "comparing", request.progress, report)
     finally:
         runner.close()
     return list(failed)

@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
+from itertools import chain
 from typing import Any, NamedTuple
 
 from promptboost.config import MOST_CROPS, FitConfig
@@ -181,18 +182,22 @@ class PaperPlan:
         """The required numbers of shots."""
         return tuple(sorted({slot.shots for slot in self.slots} - {0}))
 
+    def cells_of(self, slot: Slot) -> list[list[CellSpec]]:
+        """Return the cells of a number: those of all seeds, by data set and encoder."""
+        return [
+            [
+                CellSpec(dataset, spelling, slot.shots, seed, on, self.source, self.entry.pair)
+                for seed in (self.seeds if slot.shots else (0,))
+            ]
+            for dataset in slot.datasets
+            for spelling in [slot.spelling(dataset, self.source)]
+            for on in slot.encoders
+        ]
+
     def cells(self) -> list[CellSpec]:
         """Return the required cells, each once."""
-        return list(
-            dict.fromkeys(
-                CellSpec(dataset, spelling, slot.shots, seed, on, self.source, self.entry.pair)
-                for slot in self.slots
-                for dataset in slot.datasets
-                for spelling in [slot.spelling(dataset, self.source)]
-                for on in slot.encoders
-                for seed in (self.seeds if slot.shots else (0,))
-            )
-        )
+        groups = (cells for slot in self.slots for cells in self.cells_of(slot))
+        return list(dict.fromkeys(chain.from_iterable(groups)))
 
 
 #: Titles and fields of slots, for the rows and the columns of a table.

@@ -313,11 +313,8 @@ class PlanRunner:
         request, folder = self.request, Path(CELLS).stem
         out = str(request.out.absolute())
         job = Job(_WORKER, {"request": request.settings()}, out, folder, request.device)
-
-        def failed(name: str, problem: str) -> None:
-            problems[name] = " ".join(problem.split())
-
-        self._cells.run(self.log, job, units, self, title, request.progress, failed)
+        failed = self._cells.run(self.log, job, units, self, title, request.progress)
+        problems.update((name, " ".join(problem.split())) for name, problem in failed)
 
     def do(self, order: Mapping[str, Any]) -> bytes:
         """Measure one cell."""

@@ -11,7 +11,7 @@ import numpy as np
 from promptboost.compare.cells import Result
 from promptboost.compare.summary import Curve, accuracy_figure, mean_and_spread, to_csv
 from promptboost.io import write_text
-from promptboost.paper.plans import DIFFERENCES, TITLES, CellSpec, PaperPlan, Slot
+from promptboost.paper.plans import DIFFERENCES, TITLES, PaperPlan, Slot
 from promptboost.paper.published import PublishedNumber, published
 from promptboost.paper.runner import KEY, PaperRequest, PlanResults
 from promptboost.report.svg import as_text
@@ -259,24 +259,21 @@ def make_sheet(plan: PaperPlan, measured: PlanResults) -> Sheet:
 def _number(
     slot: Slot, plan: PaperPlan, measured: PlanResults, by_key: Mapping[Any, PublishedNumber]
 ) -> Number:
-    seeds = plan.seeds if slot.shots else (0,)
     means: list[float] = []
     deviations: list[float] = []
     cells = 0
-    reasons: dict[str, None] = {}
-    for dataset in slot.datasets:
-        for on in slot.encoders:
-            spec = dataset, slot.spelling(dataset, plan.source), slot.shots
-            keys = [CellSpec(*spec, seed, on, plan.source, plan.entry.pair) for seed in seeds]
-            lines = [measured.lines[key] for key in keys if key in measured.lines]
-            values = [value for line in lines if (value := _value(slot, line)) is not None]
-            cells += len(values)
-            reasons |= dict.fromkeys(measured.reasons[k] for k in keys if k in measured.reasons)
-            if values:
-                mean, spread = mean_and_spread(values)
-                means.append(100 * mean)
-                if len(values) > 1:
-                    deviations.append(100 * spread)
+    by_seed = plan.cells_of(slot)
+    keys = [key for seeds in by_seed for key in seeds]
+    reasons = tuple(dict.fromkeys(measured.reasons[k] for k in keys if k in measured.reasons))
+    for seeds in by_seed:
+        lines = [measured.lines[key] for key in seeds if key in measured.lines]
+        values = [value for line in lines if (value := _value(slot, line)) is not None]
+        cells += len(values)
+        if values:
+            mean, spread = mean_and_spread(values)
+            means.append(100 * mean)
+            if len(values) > 1:
+                deviations.append(100 * spread)
     source = plan.source if slot.shots else ""
     key = slot.dataset, slot.method, slot.shots or None, source, slot.target, slot.setting
     strange = measured.samples.intersection(slot.datasets)
@@ -286,11 +283,11 @@ def _number(
         float(np.mean(means)) if means else None,
         float(np.mean(deviations)) if deviations else None,
         cells,
-        len(slot.datasets) * len(slot.encoders) * len(seeds),
+        len(keys),
         paper,
         0.0 if paper is None else plan.entry.allowed(paper),
         "; ".join(reasons or slot.changed) or ("not the paper's data" if strange else ""),
-        tuple(reasons),
+        reasons,
     )
 
 
