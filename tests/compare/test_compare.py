@@ -104,7 +104,7 @@ def test_calibration_is_that_of_the_methods_probabilities(task):
 def test_uneven_draws_are_of_the_even_ones_and_kept_apart(task):
     even, uneven = (Comparison(request(task, shots=(4,), uneven=value)) for value in (False, True))
     for seed in (1, 2):
-        whole, some = even.task(4, seed), uneven.task(4, seed)
+        whole, some = even.tasks[4, seed], uneven.tasks[4, seed]
         assert {i.id for i in some.learn.images} < {i.id for i in whole.learn.images}
         assert [i.id for i in some.held_out.images] == [i.id for i in whole.held_out.images]
     compare(request(task, shots=(2,), seeds=(1,), methods=("zero-shot",), uneven=True))

@@ -115,20 +115,6 @@ def test_on_real_weights_the_loss_falls_and_training_images_are_known_better():
     assert accuracy(fitted, shots) > accuracy(ZeroShot().fit(shots, pool, encoder), shots)
 
 
-def test_nearest_words_are_real_words_with_their_cosine():
-    encoder = FakeEncoder(dim=8)
-    fitted = CoOp(context_tokens=2, epochs=1).fit(colored(encoder), POOL, encoder)
-    tower = open_tower(encoder)
-    words = tower.vocabulary[tower.allowed].numpy().astype(np.float64)
-    words /= np.linalg.norm(words, axis=1, keepdims=True)
-    for vector, near in zip(fitted.context, fitted.details["nearest_words"], strict=True):
-        cosines = words @ (vector / np.linalg.norm(vector))
-        best = int(cosines.argmax())
-        assert near["word"] == tower.decode([int(tower.allowed[best])])
-        assert near["cosine"] == pytest.approx(cosines[best], abs=1e-3)
-    assert fitted.words() is None
-
-
 def test_a_seed_is_a_result():
     encoder = FakeEncoder()
     shots = colored(encoder, views=3)

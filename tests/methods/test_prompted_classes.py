@@ -38,6 +38,5 @@ def test_words_in_the_place_of_learned_tokens_are_read_as_text(name, files):
 
 def test_the_nearest_row_has_the_highest_cosine():
     vocabulary = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])
-    positions, cosines = nearest(torch.tensor([[0.1, 0.01], [50.0, 60.0], [-1.0, 2.0]]), vocabulary)
+    positions = nearest(torch.tensor([[0.1, 0.01], [50.0, 60.0], [-1.0, 2.0]]), vocabulary)
     assert positions.tolist() == [0, 1, 2]
-    np.testing.assert_allclose(cosines, [0.99504, 0.99870, 0.89443], atol=1e-4)

@@ -1,6 +1,6 @@
 """Images, draws, pool and encoders of a comparison, shared by its methods."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -13,7 +13,6 @@ from promptboost.data import Dataset
 from promptboost.data.shots import Task, divide, load_classes, uneven_classes
 from promptboost.data.source import DataSource
 from promptboost.encoders import Encoder, load_encoder
-from promptboost.encoders.base import UnitRows
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError
 from promptboost.methods import FewShotSet
@@ -24,32 +23,7 @@ from promptboost.run.fit import pool_for
 from promptboost.run.overlap import Inspection, Pairs, among, inspect, near_images
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
     from promptboost.encoders.store import EmbeddingStore
-
-
-@dataclass(frozen=True)
-class ImageSubset:
-    """A subset of images that are embedded together, each once."""
-
-    among: FileImages
-    positions: NDArray[np.intp]
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-    def rows(self, encoder: Encoder) -> UnitRows:
-        """Embed each image."""
-        return self.among.rows(encoder)[self.positions]
-
-    def views(self, encoder: Encoder) -> UnitRows:
-        """Embed each image and its crops."""
-        return self.among.views(encoder)[self.positions]
-
-    def images(self) -> Iterator["Image"]:
-        """Read the images, one at a time: a test set does not fit into memory."""
-        return (self.among.data.images[i].open() for i in self.positions.tolist())
 
 
 @dataclass(frozen=True)
@@ -96,36 +70,27 @@ class Comparison:
 
     def draw(self, shots: int, seed: int) -> FewShotTask:
         """Return one few-shot task."""
-        task = self._tasks[shots, seed]
-        learn = ImageSubset(self._learned, self._positions(task.learn, self._learned.data))
+        task = self.tasks[shots, seed]
+        learn, held_out = self._positions(shots, seed)
         return FewShotTask(
             FewShotSet(
-                learn,
+                self._learned.subset(learn),
                 task.learn.labels,
                 self.data.class_names,
                 self.template,
                 task.learn.groups,
             ),
-            ImageSubset(self._measured, self._positions(task.held_out, self._measured.data)),
+            self._measured.subset(held_out),
             task.held_out.labels,
         )
-
-    def task(self, shots: int, seed: int) -> Task:
-        """Return the training and test images of one few-shot task."""
-        return self._tasks[shots, seed]
 
     def inspection(self, shots: int, seed: int) -> Inspection:
         """Return the duplicates among the images of a draw."""
         if (shots, seed) not in self._inspections:
-            task, learned = self._tasks[shots, seed], self._learned.data
-            positions = np.concatenate(
-                [
-                    self._positions(task.learn, learned),
-                    len(learned) + self._positions(task.held_out, self._measured.data),
-                ]
-            )
-            whole = len(learned) + len(self._measured.data)
-            near = among(self._near, positions, whole)
+            task = self.tasks[shots, seed]
+            learn, held_out = self._positions(shots, seed)
+            count, others = len(self._learned.data), len(self._measured.data)
+            near = among(self._near, np.concatenate([learn, count + held_out]), count + others)
             self._inspections[shots, seed] = inspect(task.learn, task.held_out, near)
         return self._inspections[shots, seed]
 
@@ -137,11 +102,12 @@ class Comparison:
 
     def few(self, count: int) -> FileImages:
         """Return some images, without cached embeddings, to measure time with."""
-        task = next(iter(self._tasks.values()))
+        task = next(iter(self.tasks.values()))
         return FileImages(task.held_out.subset(range(min(count, len(task.held_out)))))
 
     @cached_property
-    def _tasks(self) -> dict[tuple[int, int], Task]:
+    def tasks(self) -> dict[tuple[int, int], Task]:
+        """Training and test images of each draw, by shots and seed."""
         request = self._request
         tasks = {
             (shots, seed): divide(self._source, self.data, shots, seed)
@@ -163,11 +129,11 @@ class Comparison:
 
     @cached_property
     def _learned(self) -> FileImages:
-        return self._together([t.learn for t in self._tasks.values()], self._request.words.crops(0))
+        return self._together([t.learn for t in self.tasks.values()], self._request.words.crops(0))
 
     @cached_property
     def _measured(self) -> FileImages:
-        return self._together([task.held_out for task in self._tasks.values()], 0)
+        return self._together([task.held_out for task in self.tasks.values()], 0)
 
     def _together(self, subsets: Sequence[Dataset], views: int) -> FileImages:
         wanted = {image.id for subset in subsets for image in subset.images}
@@ -178,10 +144,19 @@ class Comparison:
             whole, views, request.words.view_scale, self._store, progress=request.progress
         )
 
-    @staticmethod
-    def _positions(subset: Dataset, whole: Dataset) -> NDArray[np.intp]:
-        position = {image.id: i for i, image in enumerate(whole.images)}
-        return np.array([position[image.id] for image in subset.images], dtype=np.intp)
+    def _positions(self, shots: int, seed: int) -> list[NDArray[np.intp]]:
+        """Return the positions of training and test images among those that are embedded."""
+        task = self.tasks[shots, seed]
+        positions = []
+        for subset, whole in (
+            (task.learn, self._learned.data),
+            (task.held_out, self._measured.data),
+        ):
+            position = {image.id: i for i, image in enumerate(whole.images)}
+            positions.append(
+                np.array([position[image.id] for image in subset.images], dtype=np.intp)
+            )
+        return positions
 
     @cached_property
     def _store(self) -> "EmbeddingStore | None":

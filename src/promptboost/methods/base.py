@@ -5,7 +5,7 @@ Other packages add methods with :func:`~promptboost.methods.register_method`.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -86,7 +86,7 @@ class RowImages:
 
 @dataclass
 class FileImages:
-    """Images in files, embedded when first needed.
+    """Images in files, embedded when first needed, each once for all subsets.
 
     Crops have at least the share `view_scale` of the image. Embeddings are cached in the `store`.
     """
@@ -96,10 +96,15 @@ class FileImages:
     view_scale: float = 0.5
     store: "EmbeddingStore | None" = None
     progress: Progress = no_progress
-    _embedded: dict[tuple[str, int], UnitRows] = field(default_factory=dict, init=False, repr=False)
+    positions: NDArray[np.intp] | None = None  # of a subset of the images
+    _embedded: dict[tuple[str, int], UnitRows] = field(default_factory=dict, repr=False)
+
+    def subset(self, positions: NDArray[np.intp]) -> "FileImages":
+        """Return some of the images, which are embedded together with the others."""
+        return replace(self, positions=positions)
 
     def __len__(self) -> int:
-        return len(self.data)
+        return len(self.data if self.positions is None else self.positions)
 
     def rows(self, encoder: Encoder) -> UnitRows:
         """Embed each image, or reuse the embeddings with crops."""
@@ -111,8 +116,9 @@ class FileImages:
         return self._embed(encoder, self.n_views)
 
     def images(self) -> Iterator["Image"]:
-        """Read the images."""
-        return (image.open() for image in self.data.images)
+        """Read the images, one at a time: a test set does not fit into memory."""
+        positions = range(len(self.data)) if self.positions is None else self.positions.tolist()
+        return (self.data.images[i].open() for i in positions)
 
     def _embed(self, encoder: Encoder, views: int) -> UnitRows:
         from promptboost.encoders.embedder import Embedder
@@ -122,7 +128,8 @@ class FileImages:
             embedder = Embedder(encoder, self.store, self.progress)
             rows = embedder.images(self.data, views=views, view_scale=self.view_scale)
             self._embedded[key] = rows
-        return self._embedded[key]
+        rows = self._embedded[key]
+        return rows if self.positions is None else rows[self.positions]
 
 
 @dataclass(frozen=True)

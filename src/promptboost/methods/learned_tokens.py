@@ -160,14 +160,14 @@ class PromptedClasses:
         return self.tower.encode(beginning, self.endings, self.lengths)[self.which]
 
 
-def nearest(vectors: "Tensor", vocabulary: "Tensor") -> tuple["Tensor", "Tensor"]:
-    """Return for each vector the index of the nearest row of a unit vocabulary, and the cosine."""
+def nearest(vectors: "Tensor", vocabulary: "Tensor") -> "Tensor":
+    """Return for each vector the index of the row of a unit vocabulary with the highest cosine."""
     import torch
 
     with torch.no_grad():
         units = torch.nn.functional.normalize(vectors, dim=-1)
-        best: Any = (units @ vocabulary.T).max(dim=1)
-    return best.indices, best.values
+        positions: Tensor = (units @ vocabulary.T).max(dim=1).indices
+    return positions
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ class CoOp(Method):
             self.origin(shots, encoder),
             rows.cpu().numpy(),
             np.zeros(len(rows), dtype=np.float32),
-            {"loss_by_epoch": losses, "nearest_words": _nearest_words(context, tower)},
+            {"loss_by_epoch": losses},
             context.cpu().numpy(),
         )
 
@@ -247,19 +247,6 @@ class CoOp(Method):
         if self.epochs is not None:
             return self.epochs
         return 50 if per_class < 2 else 100 if per_class < 8 else 200
-
-
-def _nearest_words(context: "Tensor", tower: DifferentiableText) -> list[dict[str, Any]]:
-    """Return the token nearest to each vector, and its cosine."""
-    import torch
-
-    vocabulary = tower.vocabulary[tower.allowed].float()
-    positions, cosines = nearest(context, torch.nn.functional.normalize(vocabulary, dim=-1))
-    ids = tower.allowed[positions].tolist()
-    return [
-        {"word": tower.decode([token]), "cosine": round(cosine, 4)}
-        for token, cosine in zip(ids, cosines.tolist(), strict=True)
-    ]
 
 
 @dataclass(frozen=True)
@@ -373,7 +360,7 @@ class HardTokens:
 
     def project(self) -> "Tensor":
         """Return the embeddings of the nearest tokens, which require a gradient."""
-        positions, _ = nearest(self.vectors, self._units)
+        positions = nearest(self.vectors, self._units)
         self.tokens = self._allowed[positions].tolist()
         return self._vocabulary[positions].requires_grad_()
 

@@ -345,7 +345,7 @@ class PlanRunner:
         if cell not in self._keys:
             home, target = self._encoder(cell.home.on), self._encoder(cell.on)
             comparison = self._comparison(cell, 0)
-            task = comparison.task(*_draw(cell))
+            task = comparison.tasks[_draw(cell)]
             if task.kind == "rest":
                 self._undivided.add(cell.dataset)
             split = hashlib.blake2b(digest_size=16)
