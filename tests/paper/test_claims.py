@@ -37,6 +37,10 @@ def draws(method, accuracy, **more):
     ]
 
 
+def differences(values):
+    return [({"dataset": "a", "seed": seed}, value) for seed, value in enumerate(values)]
+
+
 def verdicts(lines):
     return {one.claim: one.verdict for one in judge_claims(lines)}
 
@@ -68,7 +72,7 @@ def test_more_shots_help_where_they_do():
 def test_an_interval_decides_at_zero(shift, verdict):
     values = np.array([1.0, 1.5, 2.5, 3.0])
     values = 2 + (values - 2) / values.std(ddof=1) + shift
-    found = judge("", "", {("a", i): [value / 100] for i, value in enumerate(values)})
+    found = judge("", "", differences(values / 100))
     assert (found.low + found.high) / 2 == pytest.approx(2 + shift)
     assert found.high - found.low == pytest.approx(2 * 1.5912, abs=1e-3)
     assert found.verdict == verdict
@@ -172,9 +176,9 @@ def test_what_was_measured_last_counts(turned):
 
 
 def test_an_interval_over_zero_decides_nothing():
-    mixed = {("a", i): [value] for i, value in enumerate((0.1, -0.1, 0.1, -0.1))}
+    mixed = differences([0.1, -0.1, 0.1, -0.1])
     assert judge("", "", mixed).verdict == "not enough data"
-    sure = {("a", i): [0.1 + 0.001 * i] for i in range(4)}
+    sure = differences([0.1, 0.101, 0.102, 0.103])
     judged = judge("", "this less that", sure)
     assert judged.verdict == "holds"
     assert judged.low <= judged.difference <= judged.high

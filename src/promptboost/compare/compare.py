@@ -116,11 +116,17 @@ def compare(
     """
     placement = placement or Placement()
     comparison = Comparison(request)
-    check_folder(request.out, "comparison", "compare.json")
-    with _writing(request, placement, say):
-        log = ResultLog(request.out / "cells.jsonl", CellResult, about(request, comparison))
+    out, inputs = request.out, about(request, comparison)
+    check_folder(out, "comparison", "compare.json")
+    # Wait for another comparison in this folder, then use its results.
+    lock = writing(out, "comparison", patience=math.inf, say=say)
+    if placement.share is not None:
+        out.mkdir(parents=True, exist_ok=True)
+    # Parts write at the same time.
+    with lock if placement.share is None else contextlib.nullcontext():
+        log = ResultLog(out / "cells.jsonl", CellResult, inputs)
         cells = usable_cells(request, comparison, log, say)
-        check_same(request.out, about(request, comparison), comparison.target_weights, say)
+        check_same(out, inputs, comparison.target_weights, say)
         log.drop_damaged(say)
         report_short(request, comparison, say)
         overlaps = {
@@ -132,12 +138,21 @@ def compare(
         for line in compared.remarks:
             say(line)
         wanted = [key for cell in cells for key in cell.keys(comparison)]
-        _report_old(request.out, log, wanted, say)
-        if placement.merge:
-            _check_whole(request.out, log, wanted)
-        else:
+        missing = [key for key in wanted if key not in log]
+        old = {_without_code(key) for key in log}
+        if stale := sum(_without_code(key) in old for key in missing):
+            say(
+                f"{count(stale, 'result')} in {out} made by other code than this version's: kept in "
+                "cells.jsonl, but measured again for the tables"
+            )
+        if not placement.merge:
             compared.failed.extend(
                 _measure_missing(request, comparison, log, cells, placement, say)
+            )
+        elif missing:
+            raise RunError(
+                f"{len(missing)} of {count(len(wanted), 'cell')} are not in {out} yet; the same command "
+                "without --merge does them, or the parts that have not ended"
             )
         if placement.share is None:
             log.write()
@@ -145,39 +160,8 @@ def compare(
     return compared
 
 
-def _report_old(out: Path, log: ResultLog, wanted: Sequence[Key], say: Say) -> None:
-    """Report results of other code, which are not comparable with new ones."""
-    old = {_fit(key) for key in log}
-    stale = sum(key not in log and _fit(key) in old for key in wanted)
-    if stale:
-        say(
-            f"{count(stale, 'result')} in {out} made by other code than this version's: kept in "
-            "cells.jsonl, but measured again for the tables"
-        )
-
-
-def _fit(key: Key) -> tuple[Any, ...]:
+def _without_code(key: Key) -> tuple[Any, ...]:
     return tuple(key.get(name) for name in ("method", "shots", "seed", "encoder", "on"))
-
-
-def _writing(
-    request: CompareRequest, placement: Placement, say: Say
-) -> contextlib.AbstractContextManager[None]:
-    """Lock the folder, unless several shards write to it at the same time."""
-    if placement.share is not None:
-        request.out.mkdir(parents=True, exist_ok=True)
-        return contextlib.nullcontext()
-    # Wait for another comparison in this folder, then use its results.
-    return writing(request.out, "comparison", patience=math.inf, say=say)
-
-
-def _check_whole(out: Path, log: ResultLog, wanted: Sequence[Key]) -> None:
-    missing = sum(key not in log for key in wanted)
-    if missing:
-        raise RunError(
-            f"{missing} of {count(len(wanted), 'cell')} are not in {out} yet; the same command without "
-            "--merge does them, or the parts that have not ended"
-        )
 
 
 def _measure_missing(
@@ -246,8 +230,11 @@ def write_results(request: CompareRequest, compared: Compared) -> list[Path]:
         title = f"on {on}" if not drawn[0].via else f"transferred from {request.encoder} to {on}"
         panels.append((title, drawn))
         page.append(f"## Accuracy {as_text(title)}\n\n{markdown(drawn, request.shots)}\n")
+    draws = f"mean ± standard deviation over the draws {', '.join(map(str, request.seeds))}"
+    if len(request.seeds) == 1:
+        draws = f"of the draw {request.seeds[0]} alone"
     page.append(
-        f"Percent, {_spread(request.seeds)}; the best of each column is bold. Time of a fit at the "
+        f"Percent, {draws}; the best of each column is bold. Time of a fit at the "
         "most shots, with images embedded already; time of an image from file to answer.\n"
     )
     notes = {
@@ -266,9 +253,3 @@ def write_results(request: CompareRequest, compared: Compared) -> list[Path]:
         for name, text in files.items():
             write_text(request.out / name, text, follow=False)
     return [request.out / name for name in files]
-
-
-def _spread(seeds: Sequence[int]) -> str:
-    if len(seeds) == 1:
-        return f"of the draw {seeds[0]} alone"
-    return f"mean ± standard deviation over the draws {', '.join(map(str, seeds))}"

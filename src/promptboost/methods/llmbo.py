@@ -92,7 +92,13 @@ class LLMbo(Method):
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> TextClassifier:
         """Search for the template with the best score."""
         self.check(shots, pool, encoder)
-        score = _scorer(shots, encoder)
+        rows = shots.images.rows(encoder)
+
+        def score(template: str) -> float:
+            """Return the accuracy on the labeled images."""
+            texts = encoder.encode_texts([fill(template, name) for name in shots.class_names])
+            return float(np.mean((rows @ texts.T).argmax(axis=1) == shots.labels))
+
         replies = Path(self.replies or cache_folder() / "replies" / "llmbo.jsonl").expanduser()
         searches: list[_Search] = []
         conversation = Conversation(self._model, replies, self.max_requests)
@@ -181,17 +187,6 @@ class _Search:
         if same not in self.scores:
             self.scores[same] = self.score(same)
         return self.scores[same]
-
-
-def _scorer(shots: FewShotSet, encoder: Encoder) -> Score:
-    """Return the function that computes the accuracy of a template on the labeled images."""
-    rows = shots.images.rows(encoder)
-
-    def score(template: str) -> float:
-        texts = encoder.encode_texts([fill(template, name) for name in shots.class_names])
-        return float(np.mean((rows @ texts.T).argmax(axis=1) == shots.labels))
-
-    return score
 
 
 #: Prefix of every template in a prompt or a reply.

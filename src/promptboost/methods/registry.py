@@ -123,20 +123,17 @@ class _Methods(Mapping[str, MethodRecord]):
         if loaded is not self._loaded:
             self._loaded, self._plugins = loaded, {}
             for name, factory in loaded.items():
-                self._add_plugin(name, factory)
+                try:
+                    record = MethodRecord(name, name, factory)  # type: ignore[arg-type]  # checked
+                    self._check(record)
+                    self._plugins[name] = replace(record, label=_label(record.load()))
+                except SettingError as error:
+                    warnings.warn(
+                        f"The plugin {name} of the group {ENTRY_POINTS} is left out: {error}.",
+                        PluginWarning,
+                        stacklevel=2,
+                    )
         return {**self._records, **self._plugins}
-
-    def _add_plugin(self, name: str, factory: Any) -> None:
-        try:
-            record = MethodRecord(name, name, factory)
-            self._check(record)
-            self._plugins[name] = replace(record, label=_label(record.load()))
-        except SettingError as error:
-            warnings.warn(
-                f"The plugin {name} of the group {ENTRY_POINTS} is left out: {error}.",
-                PluginWarning,
-                stacklevel=2,
-            )
 
 
 #: Every method by its name, in the order in which tables show them.

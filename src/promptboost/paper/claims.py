@@ -43,7 +43,8 @@ class Judgment:
         return f"{self.verdict}: {self.measured}, {span}, {self.pairs} pairs"
 
 
-Differences = dict[tuple[str, int], list[float]]
+#: Pairs of results: one of the cells, and the difference in accuracy.
+Differences = list[tuple[Result, float]]
 
 
 def interval(values: Sequence[float], looks: int = 1) -> tuple[float, float]:
@@ -62,7 +63,10 @@ def interval(values: Sequence[float], looks: int = 1) -> tuple[float, float]:
 
 def judge(claim: str, measured: str, differences: Differences, looks: int = 1) -> Judgment:
     """Judge the claim that differences are above zero, with a correction for several `looks`."""
-    values = [100 * float(np.mean(pairs)) for pairs in differences.values()]
+    pairs: dict[tuple[str, int], list[float]] = {}
+    for line, difference in differences:
+        pairs.setdefault((line["dataset"], line["seed"]), []).append(difference)
+    values = [100 * float(np.mean(of_pair)) for of_pair in pairs.values()]
     if len(values) < FEWEST:
         have = f"{measured}: {len(values)} pairs of data set and seed, and {FEWEST} are needed"
         return Judgment(claim, have, "not enough data", pairs=len(values))
@@ -96,13 +100,11 @@ class Evidence:
         """Return the paired differences in accuracy of two methods."""
         same = method.partition("?")[0] == other.partition("?")[0]
         theirs = {_pair(line, same): line["accuracy"] for line in self.of(other)}
-        differences: Differences = {}
+        differences = []
         for line in self.of(method, carried=carried):
-            if on is not None and line["on"] != on:
-                continue
             value = theirs.get(_pair(line, same), theirs.get(_place(line)))
-            if value is not None:
-                _add(differences, line, line["accuracy"] - value)
+            if value is not None and on in (None, line["on"]):
+                differences.append((line, line["accuracy"] - value))
         return differences
 
     def over_shots(self, method: str, *, carried: bool) -> Differences:
@@ -112,22 +114,19 @@ class Evidence:
             drawn = tuple(line[key] for key in (*_DRAW, *_INPUTS) if key != "shots")
             name = drawn, _settings(line)
             by_shots.setdefault(name, {})[line["shots"]] = line
-        differences: Differences = {}
-        for lines in by_shots.values():
-            most, fewest = max(lines), min(lines)
-            if most > fewest:
-                gain = lines[most]["accuracy"] - lines[fewest]["accuracy"]
-                _add(differences, lines[most], gain)
-        return differences
+        return [
+            (lines[max(lines)], lines[max(lines)]["accuracy"] - lines[min(lines)]["accuracy"])
+            for lines in by_shots.values()
+            if len(lines) > 1
+        ]
 
     def over_rounds(self, measure: Callable[[list[float]], float]) -> Differences:
         """Return a measure of the accuracies by round, for fits with more than ten rounds."""
-        differences: Differences = {}
-        for line in self.of("tpb", carried=False):
-            rounds = [held_out for _, held_out in line.get("by_round") or []]
-            if len(rounds) > 10:
-                _add(differences, line, measure(rounds))
-        return differences
+        fits = [
+            (line, [held_out for _, held_out in line.get("by_round") or []])
+            for line in self.of("tpb", carried=False)
+        ]
+        return [(line, measure(rounds)) for line, rounds in fits if len(rounds) > 10]
 
     def targets(self, method: str) -> list[str]:
         """Return the encoders that a method was transferred to."""
@@ -156,10 +155,6 @@ def _place(line: Result) -> tuple[Any, ...]:
     return line["dataset"], line["on"], line["on_weights"]
 
 
-def _add(differences: Differences, line: Result, value: float) -> None:
-    differences.setdefault((line["dataset"], line["seed"]), []).append(value)
-
-
 def judge_claims(lines: Iterable[Result]) -> list[Judgment]:
     """Judge the nine claims."""
     cells = Evidence(lines)
@@ -176,9 +171,7 @@ def _claims(cells: Evidence) -> dict[str, dict[str, Differences]]:
     def ours_less(other: str, *, carried: bool = False) -> Differences:
         return cells.against("tpb", other, carried=carried)
 
-    copies = ours_less("tpb?max_copies=1")
-    for name, values in ours_less("tpb?max_copies=1", carried=True).items():
-        copies.setdefault(name, []).extend(values)
+    copies = ours_less("tpb?max_copies=1") + ours_less("tpb?max_copies=1", carried=True)
     pez = cells.against("pez", "zero-shot", carried=True)
     return {
         "More shots help": {
@@ -210,7 +203,7 @@ def _claims(cells: Evidence) -> dict[str, dict[str, Differences]]:
 
 
 def _turned(differences: Differences) -> Differences:
-    return {name: [-value for value in values] for name, values in differences.items()}
+    return [(line, -difference) for line, difference in differences]
 
 
 def _brittle(cells: Evidence) -> Judgment:
