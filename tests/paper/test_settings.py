@@ -5,12 +5,14 @@ import pytest
 
 from promptboost.data.benchmarks import BENCHMARKS, read_benchmark
 from promptboost.methods import make_method
-from promptboost.paper.plans import PLANS, RN50, VIT_B, crop_scale
+from promptboost.paper.plans import PLANS, VIT_B, crop_scale
 from promptboost.paper.sheet import DIFFERENCES
 from promptboost.pool import build_pool, fill
 from promptboost.pool.names import imagenet_class_names, imagenet_names, match_names
 from promptboost.pool.templates import clip_templates
 from tests.data.benchmarks.benchmark_tools import tiny, write
+
+RN50 = "RN50/openai"
 
 
 def spelled(method, dataset, source):

@@ -5,10 +5,13 @@ import io
 
 import pytest
 
-from promptboost.paper.plans import ELEVEN, PLANS, VIT_L, PaperChoice, chosen, find_plan
-from promptboost.paper.published import groups, published
+from promptboost.data.benchmarks import BENCHMARKS
+from promptboost.paper.plans import PLANS, PaperChoice, chosen, find_plan
+from promptboost.paper.published import groups, listed, published
 from promptboost.paper.runner import PlanResults
 from promptboost.paper.sheet import make_sheet
+
+VIT_L = "ViT-L-14/openai"
 
 
 def measured(plan, accuracy):
@@ -240,7 +243,8 @@ def test_names_of_strangers_are_no_marks():
 
 
 def test_the_eleven_are_the_papers():
-    assert len(ELEVEN) == 11
+    assert len(BENCHMARKS) == 11
+    assert list(listed().datasets) == list(BENCHMARKS)
     assert find_plan("large-to-small").source == VIT_L
 
 

@@ -11,11 +11,10 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from promptboost.config import MOST_CROPS, FitConfig
-from promptboost.data.benchmarks import BENCHMARKS
 from promptboost.encoders.registry import MODELS
 from promptboost.errors import SettingError
 from promptboost.methods import make_method
-from promptboost.paper.published import AVERAGE, Entry, encoder_titles, entries, find_entry, groups
+from promptboost.paper.published import AVERAGE, Entry, entries, find_entry, groups, listed
 
 #: The paper's numbers of shots, and its draws.
 SHOTS = (1, 2, 4, 8, 16)
@@ -23,52 +22,16 @@ SEEDS = (1, 2, 3)
 #: Cached crops per image from which a round draws, unless it uses more.
 VIEWS = 32
 
-ELEVEN = tuple(BENCHMARKS)
-#: Abbreviations of data sets in tables.
-SHORT = dict(
-    zip(
-        ELEVEN,
-        (
-            *("IN-1K", "Caltech", "Pets", "Cars", "Flowers", "Food", "Aircraft", "SUN", "DTD"),
-            *("ESAT", "UCF"),
-        ),
-        strict=True,
-    )
-)
-
-RN50, VIT_B, VIT_L = "RN50/openai", "ViT-B-32/openai", "ViT-L-14/openai"
+#: The encoder of the fits where the paper names none.
+VIT_B = "ViT-B-32/openai"
 #: The paper's names of our methods; ``+eft`` is for emulated transfer.
-TITLES = {
-    "zero-shot": "ZS-CLIP",
-    "dclip": "DCLIP",
-    "cupl": "CuPL",
-    "coop": "CoOp",
-    "coop+eft": "CoOp+EFT",
-    "promptsrc+eft": "PromptSRC+EFT",
-    "pez": "PEZ",
-    "llmbo": "LLMbo",
-    "proapo": "ProAPO",
-    "tpb": "TPB",
-}
+TITLES = listed().methods
 ZERO_SHOT = ("zero-shot", "dclip", "cupl")
 _SETTINGS = tomllib.loads((resources.files(__package__) / "settings.toml").read_text("utf-8"))
 # The smallest share of an image that a crop keeps; the paper states none for its own.
 _CROPS = {"coop": 0.08, "pez": 0.08}
-_FRESH = "draws its crops from the stored ones (--views)"
 #: What remains different from the authors' programs, by method.
-DIFFERENCES = {
-    "dclip": "connectors go by whole words, and every prompt ends with a dot",
-    "cupl": "takes base and full sentences where the pool has both, each once",
-    "coop": f"{_FRESH}; single precision",
-    "coop+eft": f"CoOp {_FRESH}; single precision",
-    "promptsrc+eft": "PromptSRC in the precision of the model",
-    "pez": f"{_FRESH}; returns the tokens with the least loss on the training images",
-    "llmbo": "starts from the pool's templates, one restart; its message is ours",
-    "proapo": "the released settings for 1 shot at every number of shots; selects by training fitness, "
-    "where the released code looks at test accuracy; groups the hardest classes first; one kind of "
-    "crossover",
-    "tpb": _FRESH,
-}
+DIFFERENCES: dict[str, str] = _SETTINGS.pop("differences")
 
 
 def crop_scale(spelling: str) -> float:
@@ -207,11 +170,11 @@ Columns = list[tuple[str, Fields]]
 
 _FAMILIES = {record.name: record.family for record in MODELS}
 _TARGETS = {
-    **encoder_titles(),
+    **listed().encoders,
     **{name: f"{group}: {_FAMILIES[name]}" for group, names in groups().items() for name in names},
 }
 _BY_DATASET: Columns = [
-    *((SHORT[name], {"datasets": (name,), "dataset": name}) for name in ELEVEN),
+    *((title, {"datasets": (name,), "dataset": name}) for name, title in listed().datasets.items()),
     ("Avg.", {}),
 ]
 _BY_SHOTS: Columns = [(str(k), {"shots": k}) for k in SHOTS]
@@ -420,7 +383,7 @@ def _with_datasets(slot: Slot, plan: PaperPlan, wanted: Sequence[str]) -> list[S
     if slot.dataset == AVERAGE:
         return [replace(slot, datasets=tuple(wanted), changed=(*slot.changed, "other data sets"))]
     same = [slot] if slot.dataset in wanted else []
-    in_column = slot.column == SHORT[slot.dataset]
+    in_column = slot.column == listed().datasets[slot.dataset]
     others = [name for name in wanted if name not in plan.datasets]
     if slot.dataset != plan.datasets[0]:
         others = []  # others replace the first one

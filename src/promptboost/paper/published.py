@@ -97,11 +97,20 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return max(self.tolerance, number.deviation or 0.0)
 
 
-class _Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of ``entries.toml``: the entries, and the paper's names."""
+
     groups: dict[str, tuple[str, ...]]
-    titles: dict[str, str]
-    all_datasets: tuple[str, ...]
+    datasets: dict[str, str]
+    methods: dict[str, str]
+    encoders: dict[str, str]  # without those of the groups
     entry: tuple[dict[str, Any], ...]
+
+
+@cache
+def listed() -> Listed:
+    """Read the list of entries."""
+    return msgspec.convert(load_toml(_text(_LIST), _LIST), Listed)
 
 
 def entries() -> tuple[Entry, ...]:
@@ -111,12 +120,7 @@ def entries() -> tuple[Entry, ...]:
 
 def groups() -> Mapping[str, tuple[str, ...]]:
     """Return the groups of target encoders that the paper averages over."""
-    return MappingProxyType(_listed().groups)
-
-
-def encoder_titles() -> Mapping[str, str]:
-    """Return the paper's names of encoders, without those of the groups."""
-    return MappingProxyType(_listed().titles)
+    return MappingProxyType(listed().groups)
 
 
 def published(entry: str) -> list[PublishedNumber]:
@@ -145,14 +149,8 @@ def find_entry(name: str) -> Entry:
 
 
 @cache
-def _listed() -> _Listed:
-    return msgspec.convert(load_toml(_text(_LIST), _LIST), _Listed)
-
-
-@cache
 def _entries() -> dict[str, Entry]:
-    listed = _listed()
-    records = ({"datasets": listed.all_datasets, **fields} for fields in listed.entry)
+    records = ({"datasets": [*listed().datasets], **fields} for fields in listed().entry)
     return {entry.name: entry for entry in (msgspec.convert(r, Entry) for r in records)}
 
 
