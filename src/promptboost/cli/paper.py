@@ -36,38 +36,29 @@ def _folder(name: str, text: str, **options: Any) -> Callable[[Any], Any]:
     return click.option(name, type=kind, metavar="DIR", help=text, **options)
 
 
+def _choice(names: str, kind: Any, text: str) -> Callable[[Any], Any]:
+    return click.option(*names.split(), type=kind, default="", help=text)
+
+
 _choice_options = opt.with_options(
     [
         _folder(
             "--data", "Folder with one folder for each data set; see the reproduce-the-paper page."
         ),
         _folder("--pools", "Folder with a file or folder of sentences for each data set."),
-        click.option(
-            "--datasets", type=opt.Names(), default="", help="Restrict to these, or add others."
-        ),
-        click.option(
-            "--shots", type=opt.Numbers(), default="", help="Restrict to these, or add others."
-        ),
-        click.option(
-            "--seeds", type=opt.Numbers(), default="", help="Random draws. Default: 1,2,3."
-        ),
-        click.option(
+        _choice("--datasets", opt.Names(), "Restrict to these, or add others."),
+        _choice("--shots", opt.Numbers(), "Restrict to these, or add others."),
+        _choice("--seeds", opt.Numbers(), "Random draws. Default: 1,2,3."),
+        _choice(
             "--methods",
-            type=opt.Methods(),
-            default="",
-            help="Restrict to these, named as here or as in the paper, possibly with settings.",
+            opt.Methods(),
+            "Restrict to these, named as here or as in the paper, possibly with settings.",
         ),
-        click.option(
-            "--encoder",
-            default="",
-            help="Fit with another encoder, without comparison to the paper.",
-        ),
-        click.option(
-            "--transfer",
-            "transfers",
-            type=opt.Names(),
-            default="",
-            help="Transfer to these encoders, without comparison to the paper.",
+        _choice("--encoder", str, "Fit with another encoder, without comparison to the paper."),
+        _choice(
+            "--transfer transfers",
+            opt.Names(),
+            "Transfer to these encoders, without comparison to the paper.",
         ),
         click.option(
             "--views",
@@ -99,9 +90,7 @@ def list_(out: Output) -> None:
 @paper.command(name="pools")
 @click.argument("releases", nargs=-1, required=True, type=opt.PATH, metavar="FOLDER...")
 @_folder("--data", "Folder of the data sets, for the names of the classes.", required=True)
-@click.option(
-    "--datasets", type=opt.Names(), default="", help="Restrict to these. Default: all eleven."
-)
+@_choice("--datasets", opt.Names(), "Restrict to these. Default: all eleven.")
 @opt.output_option("Folder of the pools, for --pools.", metavar="POOLS")
 @with_output
 def pools(

@@ -78,14 +78,12 @@ class ResultLog:
         self.storage = Storage(str(path.with_suffix("")))
         self._found: dict[str, Result] = {}
         self._bad: list[str] = []
-        self.damaged = 0
         for name in sorted(self.storage.names()):
             if name.endswith(".json") and not self.take(name):
                 self._bad.append(name)
         content = read_bytes(path) if path.exists() else b""
-        for text in filter(bytes.strip, content.split(b"\n")):
-            self._add(text, "", path.name)
-        self.damaged += len(self._bad)
+        lines = filter(bytes.strip, content.split(b"\n"))
+        self.damaged = len(self._bad) + sum(not self._add(line, path.name) for line in lines)
 
     def __contains__(self, key: Key) -> bool:
         return _name(key) in self._found
@@ -104,7 +102,7 @@ class ResultLog:
             content = self.storage.read(name)
         except OSError:
             return False
-        return self._add(content, name, name)
+        return self._add(content, name)
 
     def drop_damaged(self, say: Say) -> None:
         """Remove damaged files, so that their results are computed again."""
@@ -129,7 +127,7 @@ class ResultLog:
         if lines:
             write_text(self._path, "".join(lines), follow=False)
 
-    def _add(self, text: bytes, file: str, where: str) -> bool:
+    def _add(self, text: bytes, where: str) -> bool:
         """Add an entry if it is new; return whether it is valid."""
         try:
             entry = msgspec.to_builtins(
@@ -138,7 +136,6 @@ class ResultLog:
             for line in _lines(entry) if self._line is not None else ():
                 msgspec.convert(line, self._line)
         except ValueError:
-            self.damaged += not file
             return False
         self._found.setdefault(_name(entry["key"]), entry)
         return True
