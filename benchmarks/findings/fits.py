@@ -108,4 +108,4 @@ def gradient_settings(
 
 
 def _seeded(spelling: str, key: Key) -> Method:
-    return Cell(spelling, make_method(spelling), int(key["shots"]), int(key["seed"])).seeded()
+    return Cell(spelling, int(key["shots"]), int(key["seed"])).seeded()

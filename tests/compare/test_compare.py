@@ -89,7 +89,7 @@ def test_calibration_is_that_of_the_methods_probabilities(task):
     comparison = Comparison(asked)
     draw = comparison.draw(2, 2)
     for line in compare(asked).lines:
-        method = cell_worker.Cell(line["method"], make_method(line["method"]), 2, 2).seeded()
+        method = cell_worker.Cell(line["method"], 2, 2).seeded()
         fitted = method.fit(draw.learn, comparison.pool, comparison.encoder)
         chances = softmax(fitted.logits(draw.held_out).astype(float), axis=1)
         right = chances[np.arange(len(draw.labels)), draw.labels]

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +59,13 @@ class Cell:
     """One method on one draw, with the keys of its results on all encoders."""
 
     spelling: str
-    method: Method
     shots: int
     seed: int
+
+    @cached_property
+    def method(self) -> Method:
+        """The method with its settings."""
+        return make_method(self.spelling)
 
     @property
     def code(self) -> str:
@@ -123,7 +127,7 @@ class CellWorker:
 
     def do(self, order: Mapping[str, Any]) -> bytes:
         """Measure a cell on one encoder."""
-        cell = Cell(order["method"], make_method(order["method"]), order["shots"], order["seed"])
+        cell = Cell(order["method"], order["shots"], order["seed"])
         if cell.code != order["code"]:
             raise RunError(
                 f"the code of {cell.spelling} on {platform.node()} is {cell.code}, but {order['code']} "
@@ -144,7 +148,7 @@ class CellWorker:
         comparison, home = self._comparison, self._comparison.encoder
         draw = comparison.draw(cell.shots, cell.seed)
         fitted, seconds = fit_on(cell, draw, comparison.pool, home, on, self._folder(cell))
-        leaked = comparison.inspection(cell.shots, cell.seed).leaked
+        leaked = comparison.inspections[cell.shots, cell.seed].leaked
         result = figures(fitted, draw, leaked, at_home=on is home)
         result["via"] = "" if on is home else cell.method.carries_over.name.lower()
         times = {"seconds": round(seconds, 3), "fit_s": round(seconds, 3)}

@@ -53,7 +53,7 @@ def usable_cells(
     first = comparison.draw(request.shots[0], request.seeds[0]).learn
     usable: list[Cell] = []
     for name, method in methods.items():
-        cells = [Cell(name, method, k, seed) for k in request.shots for seed in request.seeds]
+        cells = [Cell(name, k, seed) for k in request.shots for seed in request.seeds]
         # Complete results are shown even if the method cannot be used now.
         if any(key not in log for cell in cells for key in cell.keys(comparison)):
             again = method.carries_over is Transfer.REFIT
@@ -129,12 +129,8 @@ def compare(
         check_same(out, inputs, comparison.target_weights, say)
         log.drop_damaged(say)
         report_short(request, comparison, say)
-        overlaps = {
-            (k, seed): comparison.inspection(k, seed).overlap
-            for k in request.shots
-            for seed in request.seeds
-        }
-        compared = Compared([], [], overlaps)
+        inspections = comparison.inspections.items()
+        compared = Compared([], [], {draw: found.overlap for draw, found in inspections})
         for line in compared.remarks:
             say(line)
         wanted = [key for cell in cells for key in cell.keys(comparison)]

@@ -20,7 +20,7 @@ from promptboost.methods.base import FileImages, Images
 from promptboost.pool import PromptPool
 from promptboost.progress import stage
 from promptboost.run.fit import pool_for
-from promptboost.run.overlap import Inspection, Pairs, among, inspect, near_images
+from promptboost.run.overlap import Inspection, among, inspect, near_images
 
 if TYPE_CHECKING:
     from promptboost.encoders.store import EmbeddingStore
@@ -45,7 +45,6 @@ class Comparison:
         self.encoder = self._open(request.encoder) if encoder is None else encoder
         self.targets = [self._open(name) for name in request.transfers]
         self.encoders = [self.encoder, *self.targets]  # that methods are measured on
-        self._inspections: dict[tuple[int, int], Inspection] = {}
 
     @property
     def target_weights(self) -> dict[str, str]:
@@ -84,21 +83,19 @@ class Comparison:
             task.held_out.labels,
         )
 
-    def inspection(self, shots: int, seed: int) -> Inspection:
-        """Return the duplicates among the images of a draw."""
-        if (shots, seed) not in self._inspections:
-            task = self.tasks[shots, seed]
-            learn, held_out = self._positions(shots, seed)
-            count, others = len(self._learned.data), len(self._measured.data)
-            near = among(self._near, np.concatenate([learn, count + held_out]), count + others)
-            self._inspections[shots, seed] = inspect(task.learn, task.held_out, near)
-        return self._inspections[shots, seed]
-
     @cached_property
-    def _near(self) -> list[Pairs]:
-        """Compare all images of all draws once."""
-        images = (*self._learned.data.images, *self._measured.data.images)
-        return list(near_images(images, progress=self._request.progress))
+    def inspections(self) -> dict[tuple[int, int], Inspection]:
+        """The duplicates among the images of each draw, by shots and seed."""
+        learned, measured = self._learned.data.images, self._measured.data.images
+        # All images of all draws are compared once.
+        pairs = list(near_images((*learned, *measured), progress=self._request.progress))
+        inspections = {}
+        for draw, task in self.tasks.items():
+            learn, held_out = self._positions(*draw)
+            positions = np.concatenate([learn, len(learned) + held_out])
+            near = among(pairs, positions, len(learned) + len(measured))
+            inspections[draw] = inspect(task.learn, task.held_out, near)
+        return inspections
 
     def few(self, count: int) -> FileImages:
         """Return some images, without cached embeddings, to measure time with."""

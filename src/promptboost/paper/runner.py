@@ -451,7 +451,7 @@ class PlanRunner:
     def _measure(self, spec: CellSpec, key: Key) -> tuple[Result, float]:
         """Fit, or load the fit, and measure on one encoder."""
         comparison = self._comparison(spec, self.request.views_for(spec.method))
-        cell = Cell(spec.method, make_method(spec.method), *_draw(spec))
+        cell = Cell(spec.method, *_draw(spec))
         draw = comparison.draw(cell.shots, cell.seed)
         home = self._encoder(spec.home.on)
         at_home = spec.home == spec
