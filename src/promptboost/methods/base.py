@@ -104,21 +104,24 @@ class FileImages:
         return replace(self, positions=positions)
 
     def __len__(self) -> int:
-        return len(self.data if self.positions is None else self.positions)
+        return len(self._chosen)
 
     def rows(self, encoder: Encoder) -> UnitRows:
         """Embed each image, or reuse the embeddings with crops."""
         crops = self.n_views if (encoder.fingerprint, self.n_views) in self._embedded else 0
-        return self._embed(encoder, crops)[:, 0]
+        return self._embed(encoder, crops)[:, 0][self._chosen]
 
     def views(self, encoder: Encoder) -> UnitRows:
         """Embed each image and its crops."""
-        return self._embed(encoder, self.n_views)
+        return self._embed(encoder, self.n_views)[self._chosen]
 
     def images(self) -> Iterator["Image"]:
         """Read the images, one at a time: a test set does not fit into memory."""
-        positions = range(len(self.data)) if self.positions is None else self.positions.tolist()
-        return (self.data.images[i].open() for i in positions)
+        return (self.data.images[i].open() for i in self._chosen.tolist())
+
+    @property
+    def _chosen(self) -> NDArray[np.intp]:
+        return np.arange(len(self.data)) if self.positions is None else self.positions
 
     def _embed(self, encoder: Encoder, views: int) -> UnitRows:
         from promptboost.encoders.embedder import Embedder
@@ -128,8 +131,7 @@ class FileImages:
             embedder = Embedder(encoder, self.store, self.progress)
             rows = embedder.images(self.data, views=views, view_scale=self.view_scale)
             self._embedded[key] = rows
-        rows = self._embedded[key]
-        return rows if self.positions is None else rows[self.positions]
+        return self._embedded[key]
 
 
 @dataclass(frozen=True)
