@@ -19,7 +19,7 @@ from promptboost.paper.published import (
     AVERAGE,
     entries,
     find_entry,
-    groups,
+    listed,
     published,
 )
 
@@ -83,7 +83,7 @@ def test_an_entry_says_what_its_numbers_are_of(entry):
     assert set(entry.datasets) <= set(BENCHMARKS)
     assert set(entry.methods) <= {*METHODS, *EMULATED}
     encoders = {*entry.sources, *entry.targets}
-    assert encoders <= {record.name for record in MODELS} | set(groups())
+    assert encoders <= {record.name for record in MODELS} | set(listed().groups)
     numbers = published(entry.name)
     if not numbers:
         return
@@ -100,7 +100,7 @@ def test_an_entry_says_what_its_numbers_are_of(entry):
 
 def test_groups_are_of_encoders_that_are_listed():
     known = {record.name for record in MODELS}
-    assert all(set(members) <= known for members in groups().values())
+    assert all(set(members) <= known for members in listed().groups.values())
 
 
 def test_an_unknown_entry_is_told_of_with_what_is_close():
@@ -191,10 +191,10 @@ def test_averages_add_up_as_printed():
 def test_a_group_is_the_mean_of_its_encoders(grouped, single):
     checked = 0
     for one in published(grouped):
-        if one.target in groups():
+        if one.target in listed().groups:
             members = [
                 value(single, one.method, one.shots, target, one.setting)
-                for target in groups()[one.target]
+                for target in listed().groups[one.target]
             ]
             where = (grouped, one.method, one.shots, one.target)
             assert MISPRINTS.get(where, one.value) == pytest.approx(mean(members), abs=0.011)

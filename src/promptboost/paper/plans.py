@@ -14,7 +14,7 @@ from promptboost.config import MOST_CROPS, FitConfig
 from promptboost.encoders.registry import MODELS
 from promptboost.errors import SettingError
 from promptboost.methods import make_method
-from promptboost.paper.published import AVERAGE, Entry, entries, find_entry, groups, listed
+from promptboost.paper.published import AVERAGE, Entry, entries, find_entry, listed
 
 #: The paper's numbers of shots, and its draws.
 SHOTS = (1, 2, 4, 8, 16)
@@ -159,8 +159,8 @@ class PaperPlan:
 
     def cells(self) -> list[CellSpec]:
         """Return the required cells, each once."""
-        groups = (cells for slot in self.slots for cells in self.cells_of(slot))
-        return list(dict.fromkeys(chain.from_iterable(groups)))
+        by_seed = chain.from_iterable(self.cells_of(slot) for slot in self.slots)
+        return list(dict.fromkeys(chain.from_iterable(by_seed)))
 
 
 #: Titles and fields of slots, for the rows and the columns of a table.
@@ -171,7 +171,11 @@ Columns = list[tuple[str, Fields]]
 _FAMILIES = {record.name: record.family for record in MODELS}
 _TARGETS = {
     **listed().encoders,
-    **{name: f"{group}: {_FAMILIES[name]}" for group, names in groups().items() for name in names},
+    **{
+        name: f"{group}: {_FAMILIES[name]}"
+        for group, names in listed().groups.items()
+        for name in names
+    },
 }
 _BY_DATASET: Columns = [
     *((title, {"datasets": (name,), "dataset": name}) for name, title in listed().datasets.items()),
@@ -247,7 +251,7 @@ def _plan(entry: Entry) -> PaperPlan:
             fields = {**usual, **row_fields, **column_fields}
             if fields["method"] in ZERO_SHOT:  # the same for any number
                 fields["shots"] = 0
-            encoders = groups().get(fields["target"], (fields["target"],))
+            encoders = listed().groups.get(fields["target"], (fields["target"],))
             slots.append(Slot(row, column, encoders=encoders, **fields))
     return PaperPlan(entry, source, tuple(slots), SEEDS if entry.pair is None else SEEDS[:1])
 

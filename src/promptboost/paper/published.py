@@ -2,15 +2,13 @@
 
 ``numbers/entries.toml`` lists the tables and figures with the paper's settings; ``numbers/NAME.csv`` has
 the numbers of one of them, one per line. Encoders have open_clip's names. A group of encoders, such as
-``ViT-L``, is the mean over its members, see :func:`groups`. Figures 1a and 2 have no numbers.
+``ViT-L``, is the mean over its members, see :class:`Listed`. Figures 1a and 2 have no numbers.
 """
 
 import csv
-from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cache
 from importlib import resources
-from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
@@ -100,7 +98,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of ``entries.toml``: the entries, and the paper's names."""
 
-    groups: dict[str, tuple[str, ...]]
+    groups: dict[str, tuple[str, ...]]  # of target encoders that the paper averages over
     datasets: dict[str, str]
     methods: dict[str, str]
     encoders: dict[str, str]  # without those of the groups
@@ -116,11 +114,6 @@ def listed() -> Listed:
 def entries() -> tuple[Entry, ...]:
     """Return the tables and figures of the paper, in its order."""
     return tuple(_entries().values())
-
-
-def groups() -> Mapping[str, tuple[str, ...]]:
-    """Return the groups of target encoders that the paper averages over."""
-    return MappingProxyType(listed().groups)
 
 
 def published(entry: str) -> list[PublishedNumber]:
