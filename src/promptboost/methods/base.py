@@ -104,24 +104,25 @@ class FileImages:
         return replace(self, positions=positions)
 
     def __len__(self) -> int:
-        return len(self._chosen)
+        return len(self.data if self.positions is None else self.positions)
 
     def rows(self, encoder: Encoder) -> UnitRows:
         """Embed each image, or reuse the embeddings with crops."""
         crops = self.n_views if (encoder.fingerprint, self.n_views) in self._embedded else 0
-        return self._embed(encoder, crops)[:, 0][self._chosen]
+        return self._chosen(self._embed(encoder, crops)[:, 0])
 
     def views(self, encoder: Encoder) -> UnitRows:
         """Embed each image and its crops."""
-        return self._embed(encoder, self.n_views)[self._chosen]
+        return self._chosen(self._embed(encoder, self.n_views))
 
     def images(self) -> Iterator["Image"]:
         """Read the images, one at a time: a test set does not fit into memory."""
-        return (self.data.images[i].open() for i in self._chosen.tolist())
+        return (
+            self.data.images[i].open() for i in self._chosen(np.arange(len(self.data))).tolist()
+        )
 
-    @property
-    def _chosen(self) -> NDArray[np.intp]:
-        return np.arange(len(self.data)) if self.positions is None else self.positions
+    def _chosen(self, rows: NDArray[Any]) -> NDArray[Any]:
+        return rows if self.positions is None else rows[self.positions]
 
     def _embed(self, encoder: Encoder, views: int) -> UnitRows:
         from promptboost.encoders.embedder import Embedder
