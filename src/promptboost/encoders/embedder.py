@@ -261,9 +261,13 @@ def embed_images(
         raise SettingError(f"views is {views}; give the number of crops of each image, or 0")
     if not 0 < view_scale <= 1:
         raise SettingError(f"view_scale must be above 0 and at most 1, got {view_scale}")
-    from promptboost.data.memory import as_images
+    if isinstance(images, Dataset):
+        labeled = images.images
+    else:
+        from promptboost.data.memory import as_images
 
-    labeled, first, scale = as_images(images), embedders[0], (view_scale, 1.0)
+        labeled = as_images(images)
+    first, scale = embedders[0], (view_scale, 1.0)
     blocks_of = [[np.zeros((0, 1 + views, embedder.dim), np.float32)] for embedder in embedders]
     with (
         first._timed("images"),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
-from importlib import resources
+from importlib import import_module, resources
 from typing import Any, Literal, get_args
 from urllib.parse import parse_qsl
 
@@ -282,8 +282,11 @@ def _loaded(
     loader, modules, extra = _BUILT_IN[kind]
     known = ("precision",) if kind in _WITH_PRECISION else ()
     _check_parameters(name, {**parameters, **chosen}, known)
-    require_modules(modules, extra, "open_clip models" if kind == "hf-hub" else f"{kind}: encoders")
-    encoder: Encoder = import_object(f"promptboost.encoders.{loader}")(
+    if modules:
+        what = "open_clip models" if kind == "hf-hub" else f"{kind}: encoders"
+        require_modules(modules, extra, what)
+    module, _, attribute = loader.partition(":")
+    encoder: Encoder = getattr(import_module(f"promptboost.encoders.{module}"), attribute)(
         name if kind == "hf-hub" else argument, device=device, **(chosen if known else {})
     )
     return encoder

@@ -401,10 +401,10 @@ def measure(
     }
     names, measured = task.class_names, task.measured
     examples = embedded.examples(task, first=True)
-    controls = None
+    rows, controls = embedded.measured(task), None
     if set(pool.prompts_by_source) != {TEMPLATE}:  # else there are no descriptions to control
-        controls = control_texts(ensemble, pool, examples, encoder, settings)
-    rows = embedded.measured(task)
+        texts = control_texts(ensemble, pool, examples, encoder, settings)
+        controls = measure_controls(ensemble, texts, encoder, rows, measured.labels)
     shares = text_shares(head, rows)
     statistics = pool.statistics()
     return Results(
@@ -424,7 +424,7 @@ def measure(
         ),
         residual=_residual_result(fitted, task, shares),
         thresholds=_threshold_result(fitted, test, labels),
-        controls=measure_controls(ensemble, controls, encoder, rows, measured.labels),
+        controls=controls,
         methods=tuple(guess.result(labels, learn_labels, inspection.leaked) for guess in guesses),
         staged=staged,
         per_class=per_class(names, measured.labels, shown),
