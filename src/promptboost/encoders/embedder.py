@@ -4,6 +4,7 @@ Threads read, hash, decode and preprocess the next images. A thread of its own r
 caller looks up and stores embeddings. All queues are bounded.
 """
 
+import os
 import time
 import warnings
 from collections import deque
@@ -126,23 +127,29 @@ class Embedder:
     @classmethod
     def open(
         cls,
-        name: str,
+        name: "str | Encoder",
         *,
-        cache: bool | str | Path = True,
+        cache: bool | str | os.PathLike[str] = True,
         progress: Progress = no_progress,
         device: str | None = None,
     ) -> "Embedder":
-        """Load an encoder by its name, as :func:`~promptboost.load_encoder` does.
+        """Load an encoder by its name, as :func:`~promptboost.load_encoder` does, or use a given one.
 
-        `cache` is True for the user's store, False for none, or the folder of another one.
+        An embedder is returned unchanged. `cache` is True for the user's store, False for none, or the
+        folder of another one.
         """
-        with stage(progress, f"loading {name}"):
-            encoder = load_encoder(name, device=device)
+        if isinstance(name, Embedder):
+            return name
+        if isinstance(name, str):
+            with stage(progress, f"loading {name}"):
+                encoder = load_encoder(name, device=device)
+        else:
+            encoder = name
         if cache is False:
             return cls(encoder, None, progress, device=device)
         from promptboost.encoders.store import EmbeddingStore
 
-        store = EmbeddingStore(None if cache is True else cache)
+        store = EmbeddingStore(None if cache is True else Path(cache))
         return cls(encoder, store, progress, device=device)
 
     def images(

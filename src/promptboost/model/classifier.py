@@ -241,21 +241,13 @@ class PromptClassifier:
         return tuple(map(self._open, self._sources))
 
     def _open(self, source: Any) -> Embedder | None:
-        if isinstance(source, Embedder):
-            return source
-        if isinstance(source, str):
-            if self._named_by_file:
-                check_trusted(source, allow_download=self._allow_download)
-            return Embedder.open(
-                source, cache=self._cache, progress=self._progress, device=self._device
-            )
-        if not isinstance(source, Encoder):
+        if not isinstance(source, str | Encoder):
             return None
-        if not self._cache:
-            return Embedder(source, None, self._progress)
-        from promptboost.encoders.store import EmbeddingStore
-
-        return Embedder(source, EmbeddingStore(), self._progress)
+        if isinstance(source, str) and self._named_by_file:
+            check_trusted(source, allow_download=self._allow_download)
+        return Embedder.open(
+            source, cache=self._cache, progress=self._progress, device=self._device
+        )
 
     @property
     def head(self) -> Head:

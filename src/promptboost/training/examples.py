@@ -4,7 +4,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Number
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -204,19 +203,11 @@ def embedder_of(
         members: list[Any] = [image_embedder(member, cache) for member in encoder]
         return members[0] if len(members) == 1 else EncoderGroup(members)
     source = text_source(encoder)
-    if isinstance(cache, bool):
-        folder = None
-    elif isinstance(cache, str | os.PathLike):
-        folder = Path(cache)
-    else:
+    if not isinstance(cache, bool | str | os.PathLike):
         raise SettingError(f"cache is {cache!r}: pass True, False, or the path of a folder")
-    if not isinstance(source, Encoder) or isinstance(source, Embedder | EncoderGroup):
+    if not isinstance(source, Encoder) or isinstance(source, EncoderGroup):
         return source
-    if cache is False:
-        return Embedder(source, None, ProgressBars(shown=is_interactive()))
-    from promptboost.encoders.store import EmbeddingStore
-
-    return Embedder(source, EmbeddingStore(folder), ProgressBars(shown=is_interactive()))
+    return Embedder.open(source, cache=cache, progress=ProgressBars(shown=is_interactive()))
 
 
 def image_embedder(encoder: object, cache: Cache = True) -> Embedder | EncoderGroup:
