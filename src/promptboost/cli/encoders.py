@@ -25,24 +25,18 @@ def models(out: Output) -> None:
     from promptboost.encoders.registry import MODELS
 
     notes = list(dict.fromkeys(record.note for record in MODELS if record.note))
-
-    def models_text() -> str:
-        rows = [
-            [
-                *(record.name, str(record.dim), str(record.resolution)),
-                *(str(record.context_length), str(record.size)),
-                str(notes.index(record.note) + 1) if record.note else "",
-            ]
-            for record in MODELS
+    rows = [
+        [
+            *(record.name, str(record.dim), str(record.resolution)),
+            *(str(record.context_length), str(record.size)),
+            str(notes.index(record.note) + 1) if record.note else "",
         ]
-        headers = ["name", "dim", "pixels", "tokens", "MB", "note"]
-        text = table(headers, rows)
-        footnotes = [f"{number}  {note}" for number, note in enumerate(notes, start=1)]
-        return "\n".join([text, "", *footnotes])
-
-    out.result(
-        {"models": [{**asdict(record), "size": record.size} for record in MODELS]}, models_text
-    )
+        for record in MODELS
+    ]
+    text = table(["name", "dim", "pixels", "tokens", "MB", "note"], rows)
+    footnotes = [f"{number}  {note}" for number, note in enumerate(notes, start=1)]
+    records = [{**asdict(record), "size": record.size} for record in MODELS]
+    out.result({"models": records}, "\n".join([text, "", *footnotes]))
 
 
 @click.command(name="embed")

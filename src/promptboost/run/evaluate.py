@@ -1,6 +1,6 @@
 """Evaluate a run on other labeled images, or on its held-out images."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -154,9 +154,18 @@ def _predictions(
 def as_called_now(data: Dataset, folder: RunFolder) -> Dataset:
     """Rename the classes of images as edits did, and leave out images of dropped classes."""
     names = original_names(data.class_names, Lineage.read(folder.path).changes)
-    now = {old: new for new, old in names.items()}
-    images = [replace(image, label=now[image.label]) for image in data.images if image.label in now]
-    return Dataset(tuple(images), tuple(names), data.bad)
+    return renamed(data, {old: new for new, old in names.items()}, tuple(names))
+
+
+def renamed(data: Dataset, new_names: Mapping[str, str], class_names: tuple[str, ...]) -> Dataset:
+    """Rename the classes of images; leave out images of classes that are not in `class_names`."""
+    classes = set(class_names)
+    images = tuple(
+        replace(image, label=new_names[image.label])
+        for image in data.images
+        if new_names.get(image.label) in classes
+    )
+    return Dataset(images, class_names, data.bad)
 
 
 def with_classes(data: Dataset, class_names: tuple[str, ...]) -> Dataset:

@@ -1,7 +1,7 @@
 """Fit the residual of an edited run again, and measure it; the ensemble stays."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 
 from promptboost.config import FitConfig
-from promptboost.data import Dataset
 from promptboost.data.shots import Task, load_task
 from promptboost.data.source import DataSource
 from promptboost.encoders.embedder import Embedder, open_embedder
@@ -22,6 +21,7 @@ from promptboost.model import Head, PromptEnsemble
 from promptboost.model.edits import Change, original_names
 from promptboost.pool import PromptPool, build_pool
 from promptboost.progress import Progress, no_progress
+from promptboost.run.evaluate import renamed
 from promptboost.run.fit import (
     about,
     check_apart,
@@ -217,7 +217,9 @@ def _task(
     strange = sorted(name for name in task.class_names if now.get(name) not in names)
     if strange:
         say(f"images of classes that are not in the ensemble are not used: {few(strange)}")
-    learn, held_out = (_of_classes(data, ensemble, now) for data in (task.learn, task.held_out))
+    learn, held_out = (
+        renamed(data, now, ensemble.class_names) for data in (task.learn, task.held_out)
+    )
     if len({image.label for image in learn.images}) < 2:
         raise DataError(
             f"{source} has images of fewer than two classes of the ensemble; --data DIR gives others"
@@ -229,16 +231,6 @@ def _task(
         held_out = held_out.subset(np.flatnonzero(~inspection.leaked))
     kind = task.kind if len(held_out) else None
     return replace(task, learn=learn, held_out=held_out, kind=kind), changed
-
-
-def _of_classes(data: Dataset, ensemble: PromptEnsemble, now: Mapping[str, str]) -> Dataset:
-    """Return the images of the classes of an ensemble, with the current names of these."""
-    images = tuple(
-        replace(image, label=now[image.label])
-        for image in data.images
-        if now.get(image.label) in ensemble.class_names
-    )
-    return Dataset(images, ensemble.class_names, data.bad)
 
 
 def _pool(

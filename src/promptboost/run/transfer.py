@@ -129,7 +129,7 @@ def _with_residual(
 def _read(folder: RunFolder) -> PromptEnsemble:
     """Read all that a transfer needs of a run."""
     _ = folder.results, folder.tables
-    return PromptEnsemble.load(folder.ensemble_path)
+    return folder.ensemble
 
 
 def _add_transfer(folder: RunFolder, moved: TransferResult) -> str:
