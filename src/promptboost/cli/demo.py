@@ -40,10 +40,10 @@ def demo(out: Output, folder: Path) -> None:
 def summary(done: "Demo") -> str:
     """Format a demo."""
     from promptboost.baselines import OURS, TEXT
-    from promptboost.model import PromptEnsemble
+    from promptboost.run.run_folder import RunFolder
 
     results, moved, effect = done.results, done.transfer["accuracy"], done.edited.effect
-    ensemble = PromptEnsemble.load(done.run / "ensemble.json")
+    ensemble = RunFolder(done.run).ensemble
     name = _CLASS if _CLASS in ensemble.class_names else ensemble.class_names[0]
     fitted = {
         "zero-shot": "zero-shot",

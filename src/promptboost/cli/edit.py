@@ -54,14 +54,13 @@ def edit(out: Output, run: Path, output: Path, opening: dict[str, Any], **option
     evaluate RUN --held-out --final.
     """
     from promptboost.errors import SettingError
-    from promptboost.model import PromptEnsemble
     from promptboost.run.edit import edit_run
     from promptboost.run.run_folder import RunFolder
 
-    RunFolder(run).check_readable()
-    ensemble = PromptEnsemble.load(RunFolder(run).ensemble_path)
+    folder = RunFolder(run)
+    folder.check_readable()
     edits = {kind: options.pop(kind.replace("-", "_"), ()) for kind in OPERATIONS}
-    changes = parse_changes(edits, ensemble.class_names)
+    changes = parse_changes(edits, folder.ensemble.class_names)
     if not changes:
         raise SettingError(
             "no edit given: add --remove, --add, --weight or another option; see --help"

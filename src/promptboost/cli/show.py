@@ -116,7 +116,7 @@ def _read(path: Path) -> "PromptEnsemble":
         return PromptEnsemble.load(path)
     folder = RunFolder(path)
     folder.check_readable()
-    return PromptEnsemble.load(folder.ensemble_path)
+    return folder.ensemble
 
 
 def _difference_text(difference: "Difference") -> str:

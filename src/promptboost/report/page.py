@@ -113,7 +113,7 @@ def _check_run(folder: Path) -> None:
 
 def _read_run(files: RunFolder) -> Run:
     _check_run(files.path)
-    ensemble = PromptEnsemble.load(files.ensemble_path)
+    ensemble = files.ensemble
     results = files.results
     return Run(
         path=files.path,

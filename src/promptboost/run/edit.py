@@ -63,9 +63,7 @@ def edit_run(
     if folder.path.resolve() == new.path.resolve():
         raise RunError(f"-o is the run itself, {run}: give the edited run another name")
     new.check_free(overwrite=overwrite, resume=False)
-    ensemble, _ = folder.steady(
-        lambda: (PromptEnsemble.load(folder.ensemble_path), Lineage.read(run))
-    )
+    ensemble, _ = folder.steady(lambda: (folder.ensemble, Lineage.read(run)))
     edited = apply_changes(ensemble, changes)
     notes = [change.remark for change in changes if change.remark]
     uncounted = 0

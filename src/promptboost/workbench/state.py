@@ -436,7 +436,7 @@ class Workbench:
             if version.changes == self.draft.changes:
                 raise SettingError(f"this draft is saved already, as {version.name}")
         folder = RunFolder(self.run)
-        now = folder.steady(lambda: PromptEnsemble.load(folder.ensemble_path))
+        now = folder.steady(lambda: folder.ensemble)
         if now.fingerprint != self.held_out.ensemble.fingerprint:
             raise RunError(
                 f"the ensemble of {self.run} has changed since the workbench was opened; open it again"
