@@ -294,9 +294,9 @@ _LENGTH_TOLERANCE = 1e-3
 TextSource = Encoder | Mapping[str, ArrayLike] | Callable[[list[str]], ArrayLike]
 
 
-def open_embedder(names: Sequence[str], **options: Any) -> "Embedder | EncoderGroup":
-    """Load an encoder by its name, or a group of several; options as for :meth:`Embedder.open`."""
-    embedders = [Embedder.open(name, **options) for name in names]
+def open_embedder(encoders: "Sequence[str | Encoder]", **options: Any) -> "Embedder | EncoderGroup":
+    """Open an encoder, or a group of several; options as for :meth:`Embedder.open`."""
+    embedders = [Embedder.open(encoder, **options) for encoder in encoders]
     if len(embedders) == 1:
         return embedders[0]
     from promptboost.encoders.group import EncoderGroup

@@ -26,7 +26,7 @@ from promptboost.quality.suspects import (
     label_errors,
 )
 from promptboost.report.page import write_pages
-from promptboost.run.evaluate import as_called_now, with_classes
+from promptboost.run.evaluate import as_called_now
 from promptboost.run.findings import KINDS, SHOWN, Finding, Issues, Kind
 from promptboost.run.fit import images_shown, write_thumbnails
 from promptboost.run.overlap import LEAST_COSINE, CopyCount, inspect
@@ -60,7 +60,7 @@ def inspect_issues(
     classifier = folder.steady(lambda: open_classifier(folder.path, progress=progress, **options))
     task = _images(folder, source, progress)
     learn, held_out = (
-        with_classes(as_called_now(split, folder), classifier.class_names)
+        as_called_now(split, folder, classifier.class_names)
         for split in (task.learn, task.held_out)
     )
     embedder = classifier.embedder

@@ -52,11 +52,11 @@ def evaluate_run(
     folder, classifier = open_run(run, min_probability, progress, **options)
     if held_out:
         images = held_out_images(folder, source, progress)
-        data = as_called_now(shown_part(images, final=final), folder)
+        data = as_called_now(shown_part(images, final=final), folder, classifier.class_names)
     else:
         data = load_data(source or str(folder.source), progress=progress)
         data = data.of_split("test") if "test" in data.splits else data
-    data = with_classes(data, classifier.class_names)
+        data = with_classes(data, classifier.class_names)
     lineage = add_looks(run, **{"final_looks" if final else "looks": 1}) if held_out else None
     rows = [embedder.originals(data) for embedder in classifier.embedders]
     record = evaluate_images(
@@ -151,10 +151,11 @@ def _predictions(
     return [*read, *bad]
 
 
-def as_called_now(data: Dataset, folder: RunFolder) -> Dataset:
-    """Rename the classes of images as edits did, and leave out images of dropped classes."""
+def as_called_now(data: Dataset, folder: RunFolder, class_names: tuple[str, ...]) -> Dataset:
+    """Rename the classes of images as edits did, without dropped ones, to the classes of the run."""
     names = original_names(data.class_names, Lineage.read(folder.path).changes)
-    return renamed(data, {old: new for new, old in names.items()}, tuple(names))
+    data = renamed(data, {old: new for new, old in names.items()}, tuple(names))
+    return with_classes(data, class_names)
 
 
 def renamed(data: Dataset, new_names: Mapping[str, str], class_names: tuple[str, ...]) -> Dataset:

@@ -13,7 +13,6 @@ from promptboost.config import FitConfig
 from promptboost.data.shots import Task, load_task
 from promptboost.data.source import DataSource
 from promptboost.encoders.embedder import Embedder, open_embedder
-from promptboost.encoders.group import EncoderGroup
 from promptboost.encoders.registry import check_trusted
 from promptboost.errors import DataError, PoolError, RunError, count, few
 from promptboost.io import read_bytes
@@ -151,7 +150,7 @@ def calibrated_heads(
     if changed or problems or not names:
         raise RunError(f"{folder.path} has no images and sentences as they were at its fit")
     task = replace(task, held_out=task.held_out.subset([]), kind=None)
-    encoder = embedders[0] if len(embedders) == 1 else EncoderGroup(embedders)
+    encoder = open_embedder(embedders)
     embedded = EmbeddedTask.embed(task, pool, settings, encoder, progress=progress)
     fitted = Trainer(settings, progress=progress).refit(
         ensemble, embedded.examples(task), embedded.members, embedded.pool_rows

@@ -14,7 +14,7 @@ from promptboost.model.classifier import PromptClassifier
 from promptboost.model.decisions import choose_images
 from promptboost.model.prediction import Prediction
 from promptboost.progress import Progress, no_progress
-from promptboost.run.evaluate import as_called_now, with_classes
+from promptboost.run.evaluate import as_called_now
 from promptboost.run.predict import ScoredRow, decide, scored_rows
 from promptboost.run.run_folder import RunFolder
 
@@ -38,7 +38,7 @@ def suggest_images(
     digests = {bytes.fromhex(digest) for digest in run.results.task.learn_digests or ()}
     with suppress(DataError):  # the images of the run may be gone
         task = load_task(source or run.source, run.settings, progress=progress)
-        learn = with_classes(as_called_now(task.learn, run), names)
+        learn = as_called_now(task.learn, run, names)
         digests |= {image.digest() for image in (*task.learn.images, *task.held_out.images)}
     images = {image.id: image for image in find_images(paths).images}
     scored = [

@@ -182,7 +182,7 @@ def _held_out(
         )
     if task.learn.fingerprint == folder.learn_fingerprint:
         learn, held_out = (
-            with_classes(as_called_now(data, folder), ensemble.class_names)
+            as_called_now(data, folder, ensemble.class_names)
             for data in (task.learn, task.held_out)
         )
         note = "" if len(held_out) else "not measured: no image was held out"

@@ -10,7 +10,7 @@ import numpy as np
 from promptboost.config import BoostConfig, FitConfig, settings_of
 from promptboost.data.dataset import Dataset, check_labels
 from promptboost.data.memory import as_embeddings, as_images, holds_images
-from promptboost.encoders.group import EncoderGroup
+from promptboost.encoders.embedder import open_embedder
 from promptboost.errors import LabelError, count
 from promptboost.model import PromptEnsemble
 from promptboost.model.classifier import PromptClassifier
@@ -84,7 +84,7 @@ def refit(
     if len(set(names)) < 2:
         raise LabelError("images of two classes or more are needed")
     embedders = classifier.embedders
-    encoder = embedders[0] if len(embedders) == 1 else EncoderGroup(embedders)
+    encoder = open_embedder(embedders)
     if holds_images(images):
         data, recorded = Dataset(as_images(images), ()), _recorded(ensemble, "views")
         rows = encoder.images(
