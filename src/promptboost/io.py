@@ -112,9 +112,9 @@ def read_text(path: str | os.PathLike[str], *, error: type[InputError] | None = 
         ) from problem
 
 
-def read_json(path: str | os.PathLike[str]) -> Any:
+def read_json(path: str | os.PathLike[str], *, error: type[InputError] | None = None) -> Any:
     """Read a JSON file; raises the errors of :func:`read_text` and :func:`load_json`."""
-    return load_json(read_text(path), str(path))
+    return load_json(read_text(path, error=error), str(path))
 
 
 def load_json(text: str, where: str) -> Any:

@@ -156,11 +156,11 @@ def _print(
 def _priors(text: str | None) -> Any:
     """Return class priors, read from a file unless they are named."""
     from promptboost.errors import SettingError
-    from promptboost.io import load_json, read_text
+    from promptboost.io import read_json
 
     if text is None or text in ("equal", "estimate"):
         return text
-    priors = load_json(read_text(Path(text)), text)
+    priors = read_json(text)
     if not isinstance(priors, dict):
         raise SettingError(f"{text}: expected a JSON object of class names and their frequencies")
     return priors

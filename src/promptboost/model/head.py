@@ -26,7 +26,7 @@ from promptboost.errors import (
     LabelError,
     SettingError,
 )
-from promptboost.io import load_json, open_regular, read_text, write_bytes, write_json
+from promptboost.io import load_json, open_regular, read_json, write_bytes, write_json
 from promptboost.model.ensemble import PromptEnsemble, Round
 
 if TYPE_CHECKING:
@@ -645,7 +645,7 @@ def read_residual_record(folder: Path) -> tuple[dict[str, str], dict[str, object
     """Read digests and balances by name of the head file; empty if the record cannot be read."""
     path = folder / RESIDUAL_FILE
     try:
-        record = load_json(read_text(path, error=FileFormatError), str(path))
+        record = read_json(path, error=FileFormatError)
     except FileFormatError:
         record = None
     if not isinstance(record, dict):

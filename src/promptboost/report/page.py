@@ -14,7 +14,7 @@ from markupsafe import Markup
 import promptboost
 from promptboost.baselines import OURS, TEXT, Answered, ClassResult, MethodResult
 from promptboost.errors import FileFormatError, RunError, SettingError, count, few, percent
-from promptboost.io import load_json, read_text
+from promptboost.io import read_json
 from promptboost.model import PromptEnsemble
 from promptboost.model.prediction import TERMS, Explanation
 from promptboost.report import svg
@@ -135,7 +135,7 @@ def _read_object(file: Path, values: str) -> Mapping[str, Any]:
     """Read a JSON object; a missing file is an empty one."""
     if not file.is_file():
         return {}
-    record = load_json(read_text(file, error=FileFormatError), str(file))
+    record = read_json(file, error=FileFormatError)
     if not isinstance(record, Mapping):
         raise FileFormatError(f"{file}: must be an object of {values}, not {record!r:.60}")
     return record

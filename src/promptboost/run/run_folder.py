@@ -32,8 +32,8 @@ from promptboost.io import (
     SET,
     is_ours,
     json_text,
-    load_json,
     load_toml,
+    read_json,
     read_text,
     settle,
     stage,
@@ -86,7 +86,7 @@ def _rewritten(value: Any, rewrite: Callable[[str], str]) -> Any:
 
 def read_record(path: Path, kind: type[T], version: int, again: str) -> T:
     """Read a JSON file of a run; `again` is how to make one of this version."""
-    record = load_json(read_text(path, error=FileFormatError), str(path))
+    record = read_json(path, error=FileFormatError)
     try:
         return checked_record(record, kind, version, again)
     except FileFormatError as error:
