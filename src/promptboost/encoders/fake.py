@@ -101,7 +101,6 @@ def load_fake(argument: str, device: str | None = None) -> FakeEncoder:
     return FakeEncoder(dim=int(numbers[1]), seed=int(numbers[2]))
 
 
-_START = "<start>"
 # The initial vocabulary; other words are added when a text has them.
 _LIST = """
 a an the of in on with and photo image drawing small large old new dark light bright pale red
@@ -114,14 +113,13 @@ _WORDS = tuple(_LIST.split())
 class FakeTower:
     """Words, each with one vector; a text is their sum, scaled to length one."""
 
+    start: tuple[int, ...] = (0,)
     end: tuple[int, ...] = ()
 
     def __init__(self, encoder: "FakeEncoder") -> None:
         self.context_length = encoder.context_length
         self._encoder = encoder
-        self._words = [_START, *_WORDS]
-        self._known = {word: number for number, word in enumerate(self._words)}
-        self.start: tuple[int, ...] = (self._known[_START],)
+        self._words = ["<start>", *_WORDS]
 
     @property
     def vocabulary(self) -> "torch.Tensor":
@@ -142,10 +140,9 @@ class FakeTower:
         """Return the numbers of words; new words get one."""
         words = self._encoder.words(text)
         for word in words:
-            if word not in self._known:
-                self._known[word] = len(self._words)
+            if word not in self._words:
                 self._words.append(word)
-        return [self._known[word] for word in words]
+        return [self._words.index(word) for word in words]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Join words with spaces."""
