@@ -406,7 +406,7 @@ function showMixed() {
           made.append(thumbnail(image, ""));
           return made;
         }))),
-      grow_), mine && grown.items ? suggestions() : null);
+      state.model ? grow_ : null), mine && grown.items ? suggestions() : null);
   }) : [el("li", { class: "soft", textContent: !isMeasured() ? UNMEASURED : reasons ? "No confusions." : "…" })]));
 }
 
@@ -421,7 +421,6 @@ function suggestions() {
 }
 
 async function grow(one, other) {
-  if (!state.model) return notice($("mixed-note").textContent, true);
   grown = { one, other, asking: true };
   keepFocus(showMixed);
   try {
@@ -603,7 +602,7 @@ function showReview(failed = "") {
     findings === null ? button("Search for them", "search", () => askReview("/api/review", { search: true }, "Searching …"))
       : wrong.length ? el("ul", { class: "label-cards" }, ...wrong) : el("p", { class: "soft small", textContent: "None." }),
     suggestions === null ? null : el("h3", { textContent: "Images to label next" }),
-    suggestions === null ? null : el("ul", { class: "label-cards" }, ...next));
+    suggestions === null ? null : next.length ? el("ul", { class: "label-cards" }, ...next) : el("p", { class: "soft small", textContent: "None." }));
 }
 
 // --- dialogs ------------------------------------------------------------------------------------
