@@ -45,7 +45,7 @@ def test_what_is_said_of_a_share_is_what_was_done():
     alone = Round("a {}", {**BANKS, "cat": {"a cat": 2}}, 0.0, 0.0)
     both = PromptEnsemble(tuple(BANKS), (*an_ensemble().rounds, alone))
     changed = both.weight("cat", "a cat", 0.5)
-    said = "gave 'a cat' a share of 0.5 in cat (1 of 2 rounds: else it is the only one)"
+    said = "gave 'a cat' a share of 50% in cat (1 of 2 rounds: else it is the only one)"
     assert changed.history == (said,)
     assert changed.rounds[1] == alone
     (said,) = an_ensemble().weight("dog", "a dog", 0.5).history

@@ -150,7 +150,7 @@ def weight(
         copies = max(1, round(float(share) * size * factor / (1 - float(share))))
         return {prompt: n * factor for prompt, n in others.items()} | {sentence: copies}
 
-    line = f"gave {sentence!r} a share of {float(share):.3g} in {class_name}"
+    line = f"gave {sentence!r} a share of {100 * float(share):.3g}% in {class_name}"
     if shared < len(having):
         line += f" ({shared} of {count(len(having), 'round')}: else it is the only one)"
     return _edited(ensemble, [line], _of_classes([class_name], weighted))
