@@ -40,7 +40,7 @@ def test_a_table_says_what_to_look_at_and_why(capsys, run):
     assert answer.code == 0
     assert "labels that are probably wrong: 1 to review" in answer.out
     assert "looks like fire" in answer.out
-    assert "8 learned images and 10 held-out images" in answer.out
+    assert "8 training images and 10 held-out images" in answer.out
     assert "report  run/report.html" in answer.out
     assert Path("run/issues.json").exists()
     assert "ice" in Path("run/report.html").read_text()

@@ -92,7 +92,7 @@ def test_one_image_of_each_class_is_judged_by_the_words_alone(tmp_path):
     fit_run(**request(tmp_path, shots=1))
     issues = find_issues(tmp_path / "run")
     assert issues.only_words == 4
-    assert summary_line(issues).endswith("each judged by the words alone: no class has two")
+    assert summary_line(issues).endswith("each checked with the text alone: no class has two")
 
 
 def test_images_that_are_gone_moved_or_changed(mislabeled):

@@ -26,6 +26,7 @@ promptboost issues run
 promptboost issues run --format csv > look.csv
 promptboost issues run moved/photos --limit 10
 """
+_SPLITS = {"learned": "training", "held-out": "held-out"}
 _COLUMNS = ("kind", "image", "split", "label", "suggested", "probability", "score", "other", "why")
 
 
@@ -101,7 +102,7 @@ def _text(run: Path, all_issues: "Issues", shown: "tuple[Finding, ...]") -> str:
         headers = ["image", "split", "label", "suggested", "probability", "why"]
         rows = [
             [
-                *(f.image, f.split, f.label, f.suggested or ""),
+                *(f.image, _SPLITS[f.split], f.label, f.suggested or ""),
                 "" if f.probability is None else percent(f.probability),
                 f.why,
             ]

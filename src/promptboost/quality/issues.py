@@ -128,7 +128,7 @@ def _images(folder: RunFolder, source: str | None, progress: Progress) -> Task:
             again = f"{command_name()} fit {shlex.quote(place(source))}"
         raise RunError(
             f"the images in {source or folder.source} are not those that the run in {folder.home} "
-            "learned from: some were changed, added, removed or labeled anew since. To look at them "
+            "learned from: some were changed, added, removed or labeled anew since. To check them "
             f"as they are now, fit again: {again} -o NEW, then {command_name()} issues NEW"
         )
     return task
@@ -161,7 +161,7 @@ class _Images:
         """Yield images that are copies of others, the same files first."""
         for copy in sorted(copies.first, key=lambda copy: not copy.exact):
             i, fields = self._place[copy.image], dict[str, Any]()
-            what = ", of the same class" if kind == "repeat" else ", which was learned from"
+            what = ", of the same class" if kind == "repeat" else ", a training image"
             if kind == "two-labels":
                 what = f", whose label is {copy.of_label}"
                 chances = {
@@ -189,12 +189,12 @@ class _Images:
 def summary_line(issues: Issues) -> str:
     """Return a one-line summary of the images checked."""
     line = (
-        f"{count(issues.learned_images, 'learned image')} and "
-        f"{count(issues.held_out_images, 'held-out image')}, each judged by the words and by other images"
+        f"{count(issues.learned_images, 'training image')} and "
+        f"{count(issues.held_out_images, 'held-out image')}, each checked with the text and other images"
     )
     total = issues.learned_images + issues.held_out_images
     if issues.only_words == total:
-        return line.replace("the words and by other images", "the words alone: no class has two")
+        return line.replace("the text and other images", "the text alone: no class has two")
     if issues.only_words:
-        line += f"; {issues.only_words:,} by the words alone, being the only one of their class"
+        line += f"; {issues.only_words:,} with the text alone, as the only one of their class"
     return line
