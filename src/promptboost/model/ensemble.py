@@ -341,8 +341,8 @@ class PromptEnsemble:
             return steady(file.parent, lambda: cls._read(file))
         except FileNotFoundError as error:
             raise _MissingFileError(
-                f"{path}: there is no such file; give the path of a saved ensemble, which in a run "
-                "folder is ensemble.json."
+                f"{path}: there is no such file; give the ensemble.json of a run, or with "
+                "promptboost.load its folder."
             ) from error
         except UnicodeDecodeError as error:
             raise FileFormatError(f"{path}: not UTF-8 text ({error.reason}).") from error
