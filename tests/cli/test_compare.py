@@ -24,7 +24,7 @@ def compare(capsys, task, *options, methods="zero-shot,promptboost"):
 def test_what_a_newcomer_sees(capsys, task):
     answer = compare(capsys, task, "--transfer", "fake:32-1")
     assert answer.code == 0
-    assert "accuracy in per cent, on fake:32-0" in answer.out
+    assert "accuracy in percent, on fake:32-0" in answer.out
     assert "fitted on fake:32-0, measured on fake:32-1" in answer.out
     assert "its text is embedded again" in answer.out
     assert "*" in answer.out
@@ -106,7 +106,7 @@ def test_a_folder_that_cannot_be_written_to_is_shown_all_the_same(capsys, task):
     (task / "out" / "results.csv").mkdir()  # as good as a read-only one, and root cannot write it
     answer = compare(capsys, task)
     assert answer.code == 1
-    assert "accuracy in per cent, on fake:32-0" in answer.out
+    assert "accuracy in percent, on fake:32-0" in answer.out
     assert f"failed   no tables in {task / 'out'}: " in answer.out
 
 

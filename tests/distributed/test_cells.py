@@ -89,7 +89,7 @@ def test_the_command_line(noisy_task, capsys, monkeypatch):
     assert early.code == 2
     assert "1 of 2 cells are not in out yet" in early.err
     assert call(capsys, *command, "--shard", "0/2", "--json").code == 0
-    assert "accuracy in per cent" in call(capsys, *command, "--merge").out
+    assert "accuracy in percent" in call(capsys, *command, "--merge").out
     for options, says in (
         (("--on", "mars"), "give local, ray, or ray://HOST:PORT"),
         (("--shard", "2/2"), "as in 0/8"),

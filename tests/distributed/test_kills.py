@@ -195,7 +195,7 @@ def test_a_cluster_of_its_own_is_small_quiet_and_gone_in_the_end(noisy_task, mar
     out, err = command.communicate(timeout=900)
     watch.over.set()
     assert command.returncode == 0, err
-    assert "accuracy in per cent" in out
+    assert "accuracy in percent" in out
     # Nothing about /dev/shm, figures of use, GPUs or the dashboard.
     ours = ("on Ray: ", "no worker is ready")
     assert [line for line in err.splitlines() if not line.startswith(ours)] == []

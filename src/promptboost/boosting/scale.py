@@ -90,7 +90,7 @@ class ScaleChoice:
         partly = f"{self.folds_compared} of " if self.folds_compared < self.folds else ""
         best = self.losses.get(self.logit_scale, 0.0) <= min(self.losses.values())
         return (
-            f"logit scale {self.logit_scale:g}, by the log loss on held-out images "
+            f"logit scale {self.logit_scale:g}, by the log loss in cross-validation "
             f"({partly}{self.folds} folds; {losses}"
             f"{'' if best else '; within one standard error of the best'})"
         )

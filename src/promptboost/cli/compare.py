@@ -152,7 +152,7 @@ def _tables(request: "CompareRequest", compared: "Compared", files: list[Path]) 
         headers += ["refit", "predict", "transfer"] if transferred else ["fit", "predict"]
         learned = f"fitted on {request.encoder}, measured " if transferred else ""
         left = (0, len(headers) - 1) if transferred else (0,)
-        title = plain(f"accuracy in per cent, {learned}on {encoder}")
+        title = plain(f"accuracy in percent, {learned}on {encoder}")
         parts += [title, table(headers, rows, left=left), ""]
     draws = len(request.seeds)
     spread = f"mean ± standard deviation over {draws} draws" if draws > 1 else "one draw"
