@@ -238,6 +238,9 @@ def test_class_priors_count_changes(capsys, fitted):
     bad = predict(capsys, fitted, where, "--class-priors", fitted / "shares.json")
     assert bad.code == 2
     assert "expected a JSON object" in bad.err
+    unknown = predict(capsys, fitted, where, "--class-priors", "some")
+    assert unknown.code == 2
+    assert "give equal, estimate, or a JSON file" in unknown.err
     options = ("--class-priors", "equal", "-o", fitted / "a.jsonl", "--per-shard", 8)
     assert "without shards" in predict(capsys, fitted, where, *options).err
 

@@ -160,6 +160,10 @@ def _priors(text: str | None) -> Any:
 
     if text is None or text in ("equal", "estimate"):
         return text
+    if not Path(text).exists():
+        raise SettingError(
+            f"--class-priors {text}: give equal, estimate, or a JSON file that exists"
+        )
     priors = read_json(text)
     if not isinstance(priors, dict):
         raise SettingError(f"{text}: expected a JSON object of class names and their frequencies")

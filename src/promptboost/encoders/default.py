@@ -67,7 +67,7 @@ def _without_torch() -> EncoderChoice:
         return EncoderChoice(ONNX_ENCODER, "its files are on this machine")
     if (status_of_hub(f"{ONNX_REPOSITORY}/resolve/main/{_ONNX_FILES[-1]}") or 599) < 400:
         return _OFFER
-    return _conse(ONNX_ENCODER, f"if {hub()} can be reached")
+    return _conse(ONNX_ENCODER, f"with --allow-download, if {hub()} can be reached")
 
 
 def _conse(better: str, where: str) -> EncoderChoice:
