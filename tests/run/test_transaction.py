@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import tomllib
+from contextlib import nullcontext
 
 import pytest
 from filelock import FileLock
@@ -116,13 +117,17 @@ def test_resume_never_ends_well_without_a_text(fitted):
     assert (fitted / "run/ensemble.json").read_bytes() == whole
 
 
-def test_what_was_left_is_swept_though_nothing_is_to_be_done(fitted):
+@pytest.mark.parametrize("seed", [0, 1])
+def test_what_was_left_is_swept_though_nothing_is_to_be_done(fitted, seed):
     before = content(fitted / "run")
     for name in (".promptboost.lock", ".promptboost-0123.tmp"):
         (fitted / "run" / name).write_text("left by a process that was killed")
     (fitted / "run" / NEXT).mkdir()
-    fit_run(**request(fitted, resume=True))
+    # Another seed is refused.
+    with pytest.raises(RunError, match="was made with 0") if seed else nullcontext():
+        fit_run(**request(fitted, resume=True, seed=seed))
     assert content(fitted / "run") == before
+    assert not (fitted / "run" / NEXT).exists()
     assert not (fitted / "run" / NEXT).exists()
 
 

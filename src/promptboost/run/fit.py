@@ -83,8 +83,8 @@ def fit_run(
     check_apart(data, home)
     settings = lasting_settings(settings)
     if resume and home.unfinished is None and home.is_complete:
-        check_same_request(home, data, settings)
         tidy(home.path)
+        check_same_request(home, data, settings)
         say(f"the run in {run} is already finished")
         return home.results
     check_place(home)
