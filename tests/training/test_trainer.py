@@ -72,6 +72,19 @@ def test_a_refit_of_a_fit_changes_nothing(parts):
     assert [item.losses for item in again.residuals] == [item.losses for item in fitted.residuals]
 
 
+def test_classes_of_one_group_are_never_held_out(root):
+    examples, pool, members = embedded(root, open_embedder((FIRST,), cache=False))
+    whole, texts = Trainer().fit(examples, pool, members), [pool.of(0, 64).templates[:, 0]]
+    grouped = replace(examples, groups=examples.labels)
+    for given, held_out in ((examples, True), (grouped, False)):
+        fits = [
+            Trainer().fit(given, pool, members),
+            Trainer().refit(whole.ensemble, given, members, pool),
+            Trainer().refit(whole.ensemble, given, members, unseen=texts),
+        ]
+        assert [fit.residuals[0].losses is not None for fit in fits] == [held_out] * 3
+
+
 class Quiet(FakeEncoder):
     """An encoder with a logit scale of its own."""
 

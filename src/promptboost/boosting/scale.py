@@ -84,7 +84,7 @@ class ScaleChoice:
         if not self.losses:
             return (
                 f"logit scale {self.logit_scale:g}, {FACTORS[0]:g} × the encoder's own: "
-                "no cross-validation, because a class has only one image"
+                "no cross-validation, because most classes have only one image or group"
             )
         losses = ", ".join(f"{scale:g}: {loss:.3f}" for scale, loss in sorted(self.losses.items()))
         partly = f"{self.folds_compared} of " if self.folds_compared < self.folds else ""

@@ -128,7 +128,8 @@ def training_influences(
     """Remove each sentence alone, and measure on training images that its weight was not fitted on.
 
     The sentences are those of the ensemble; their weights are fitted anew without the images of each fold.
-    Return an empty list if a class has only one image or none, or for a greedy ensemble.
+    Return an empty list if a class has only one image or none, if each class is one group, or for a
+    greedy ensemble.
     """
     # Compiled code, which other uses of this module do not need.
     from promptboost.boosting.scale import held_out_folds
@@ -138,6 +139,8 @@ def training_influences(
     if sizes.min() < 2 or config.composer != "gradient":
         return []
     fold, texts = held_out_folds(examples.labels, examples.groups), ensemble.texts()
+    if fold.max() < 0:
+        return []
     vectors = dict(zip(texts, embed_texts(source, texts), strict=True))
     prompts = [tuple(ensemble.prompts(name)) for name in ensemble.class_names]
     # Every bank starts with its heaviest sentence.
